@@ -1,0 +1,1 @@
+"""Replays an offload plan inside a running PyTorch program."""

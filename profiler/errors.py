@@ -1,0 +1,84 @@
+"""Every error teraio raises on purpose, with the exit code its command ends with.
+
+TeraioError
+ ├─ InputMissingError      66   a file that was named is not there
+ ├─ BadInputError          65   a file is empty, truncated, of another kind or too new
+ ├─ NothingRecordedError   70   the script ended before one complete step
+ ├─ InfeasibleError        69   no plan exists under the budget
+ ├─ OutputExistsError      73   an output exists and --force was not given
+ ├─ StorageError           74   an SSD folder or a transfer failed
+ ├─ DivergedError          76   under --strict: the program is not the planned one
+ └─ VerificationError      77   --verify found a difference
+
+Usage errors (an unknown option or unit) end with 2, as in every Typer program; a failing
+script ends with its own code, and a signal with 128 + its number. The codes are those of
+sysexits.h where one fits.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class TeraioError(Exception):
+    """Something teraio can explain: what happened and, in `hint`, what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(TeraioError):
+    """An argument cannot be understood."""
+
+    exit_code = 2
+
+
+class InputMissingError(TeraioError):
+    """A file that was named is not there."""
+
+    exit_code = 66
+
+
+class BadInputError(TeraioError):
+    """A file is empty, truncated, of another kind or of a newer format."""
+
+    exit_code = 65
+
+
+class NothingRecordedError(TeraioError):
+    """The script ended before one complete step could be recorded."""
+
+    exit_code = 70
+
+
+class InfeasibleError(TeraioError):
+    """No plan exists under the budget."""
+
+    exit_code = 69
+
+
+class OutputExistsError(TeraioError):
+    """An output exists already and may not be replaced."""
+
+    exit_code = 73
+
+
+class StorageError(TeraioError):
+    """An SSD folder cannot be used, or a transfer failed."""
+
+    exit_code = 74
+
+
+class DivergedError(TeraioError):
+    """The running program is not the one that was planned for."""
+
+    exit_code = 76
+
+
+class VerificationError(TeraioError):
+    """Bytes or gradients differ from those of a run without offload."""
+
+    exit_code = 77

@@ -1,0 +1,1 @@
+"""The `teraio` command: argument parsing, rendering and composition."""
