@@ -1,0 +1,286 @@
+"""Moves bytes between memory and stores on worker threads, reads apart from writes.
+
+The engine never copies or owns the caller's memory: whoever starts a transfer keeps the memory
+at `address` alive, and leaves it alone, until the transfer is done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece, Store
+from teraio.profiler.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+WORKERS: Final = 2
+"""Threads per direction. Source: `benchmarks/posix_store.py --sweep`; a second thread copies
+through its bounce buffer while the first waits for the drive, a third adds nothing there."""
+
+
+@dataclass(frozen=True)
+class TransferLabel:
+    """What a transfer is for, to be named in its error: the tensor, the step and the op."""
+
+    tensor: int
+    name: str
+    step: int
+    op: int
+
+    def __str__(self) -> str:
+        name = f" `{self.name}`" if self.name else ""
+        return f"tensor {self.tensor}{name}, step {self.step}, op {self.op}"
+
+
+class Transfer:
+    """One tensor on its way. Times are `time.perf_counter_ns()`; 0 until they happen."""
+
+    def __init__(
+        self,
+        lane: _Lane,
+        pieces: Sequence[Piece],
+        move: Callable[[Piece], int],
+        label: TransferLabel,
+        *,
+        urgent: bool,
+    ) -> None:
+        self.nbytes = sum(piece.nbytes for piece in pieces)
+        self.label = label
+        self.urgent = urgent
+        self.error: StorageError | None = None
+        self.cancelled = False
+        self.queued_ns = time.perf_counter_ns()
+        self.started_ns = 0
+        self.ended_ns = 0
+        self._lane = lane
+        self._move = move
+        self._waiting = deque(pieces)
+        self._moving = 0
+        self._over = threading.Event()
+
+    @property
+    def done(self) -> bool:
+        """Whether it is over, well or not; from then on the memory is left alone."""
+        return self._over.is_set()
+
+    def wait(self) -> None:
+        """Block until it is over; raises the StorageError if it failed or was cancelled."""
+        self._over.wait()
+        if self.error is not None:
+            raise self.error
+
+    def promote(self) -> None:
+        """Move it ahead of all transfers that are not urgent."""
+        self._lane.promote(self)
+
+    def cancel(self) -> bool:
+        """Take it back; True if nothing of it was done or will be."""
+        return self._lane.cancel(self)
+
+    # The lane calls the methods below, always under its lock.
+
+    def _claim(self) -> Piece:
+        self.started_ns = self.started_ns or time.perf_counter_ns()
+        self._moving += 1
+        return self._waiting.popleft()
+
+    def _settle(self, error: StorageError | None) -> None:
+        self._moving -= 1
+        if error is not None:
+            self.error = self.error or error
+            self._waiting.clear()
+        self._end_if_over()
+
+    def _end_if_over(self) -> None:
+        if not self._waiting and not self._moving:
+            self.ended_ns = time.perf_counter_ns()
+            self._over.set()
+
+
+class TransferEngine:
+    """Worker threads that move pieces of transfers, urgent ones first, then in order.
+
+    `in_flight_bytes` bounds what the workers of one direction move at the same time, and so the
+    staging memory of a store; what waits in the queue takes no memory of the engine's.
+    """
+
+    def __init__(
+        self,
+        *,
+        readers: int = WORKERS,
+        writers: int = WORKERS,
+        in_flight_bytes: int = WORKERS * PIECE_BYTES,
+    ) -> None:
+        self._reads = _Lane("read", readers, in_flight_bytes)
+        self._writes = _Lane("write", writers, in_flight_bytes)
+
+    def write(
+        self, store: Store, extent: Extent, address: int, nbytes: int, label: TransferLabel
+    ) -> Transfer:
+        """Start to write the `nbytes` bytes at `address` to an extent of that size.
+
+        Raises StorageError if the sizes differ or the engine is closed; what goes wrong later
+        is raised by `Transfer.wait`.
+        """
+        _require_size(extent, nbytes, label)
+
+        def move(piece: Piece) -> int:
+            return store.write_piece(extent, piece, address)
+
+        transfer = Transfer(self._writes, store.pieces(extent), move, label, urgent=False)
+        return self._writes.submit(transfer)
+
+    def read(
+        self,
+        store: Store,
+        extent: Extent,
+        address: int,
+        nbytes: int,
+        label: TransferLabel,
+        *,
+        urgent: bool = False,
+    ) -> Transfer:
+        """Start to read an extent of `nbytes` bytes into the memory at `address`.
+
+        Raises as `write` does.
+        """
+        _require_size(extent, nbytes, label)
+
+        def move(piece: Piece) -> int:
+            return store.read_piece(extent, piece, address)
+
+        transfer = Transfer(self._reads, store.pieces(extent), move, label, urgent=urgent)
+        return self._reads.submit(transfer)
+
+    def close(self) -> None:
+        """Finish what is queued and end the threads; may be called twice."""
+        self._writes.close()
+        self._reads.close()
+
+
+class _Lane:
+    """The queue and the threads of one direction."""
+
+    def __init__(self, verb: str, workers: int, in_flight_bytes: int) -> None:
+        self._verb = verb
+        self._limit = in_flight_bytes
+        self._in_flight = 0
+        self._closing = False
+        self._urgent: deque[Transfer] = deque()
+        self._normal: deque[Transfer] = deque()
+        self._changed = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._work, name=f"teraio-{verb}-{number}", daemon=True)
+            for number in range(workers)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, transfer: Transfer) -> Transfer:
+        with self._changed:
+            if self._closing:
+                msg = f"cannot {self._verb}: the transfer engine is closed; {transfer.label}"
+                raise StorageError(msg)
+            if transfer.nbytes:
+                self._queue_of(transfer).append(transfer)
+                self._changed.notify_all()
+            else:
+                transfer._end_if_over()
+        return transfer
+
+    def promote(self, transfer: Transfer) -> None:
+        with self._changed:
+            if not transfer.urgent and transfer in self._normal:
+                self._normal.remove(transfer)
+                self._urgent.append(transfer)
+            transfer.urgent = True
+
+    def cancel(self, transfer: Transfer) -> bool:
+        with self._changed:
+            if transfer.started_ns or transfer not in self._queue_of(transfer):
+                return False
+            self._queue_of(transfer).remove(transfer)
+            transfer.cancelled = True
+            msg = f"the {self._verb} was cancelled; {transfer.label}"
+            transfer.error = StorageError(msg)
+            transfer._waiting.clear()
+            transfer._end_if_over()
+            return True
+
+    def close(self) -> None:
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    def _queue_of(self, transfer: Transfer) -> deque[Transfer]:
+        return self._urgent if transfer.urgent else self._normal
+
+    def _work(self) -> None:
+        while self._move_one():
+            pass
+
+    def _move_one(self) -> bool:
+        """Move the next piece; False when the lane is closed and empty."""
+        claimed = self._claim()
+        if claimed is None:
+            return False
+        transfer, piece = claimed
+        error = _attempt(self._verb, transfer, piece)
+        with self._changed:
+            self._in_flight -= piece.nbytes
+            if error is not None and transfer._waiting:
+                self._queue_of(transfer).remove(transfer)
+            transfer._settle(error)
+            self._changed.notify_all()
+        return True
+
+    def _claim(self) -> tuple[Transfer, Piece] | None:
+        with self._changed:
+            while True:
+                queue = self._urgent or self._normal
+                if queue and self._fits(queue[0]._waiting[0]):
+                    break
+                if self._closing and not queue:
+                    return None
+                self._changed.wait()
+            transfer = queue[0]
+            piece = transfer._claim()
+            if not transfer._waiting:
+                queue.popleft()
+            self._in_flight += piece.nbytes
+            return transfer, piece
+
+    def _fits(self, piece: Piece) -> bool:
+        return not self._in_flight or self._in_flight + piece.nbytes <= self._limit
+
+
+def _attempt(verb: str, transfer: Transfer, piece: Piece) -> StorageError | None:
+    """Move a piece; whatever goes wrong becomes the transfer's error, never the thread's end."""
+    try:
+        moved = transfer._move(piece)
+    except StorageError as error:
+        return _labelled(str(error), transfer.label, error.hint)
+    except BaseException as error:
+        what = f"cannot {verb} {piece.nbytes} bytes: {type(error).__name__}: {error}"
+        return _labelled(what, transfer.label, "")
+    if moved == piece.nbytes:
+        return None
+    what = f"cannot {verb} {piece.nbytes} bytes at offset {piece.offset}: only {moved} bytes moved"
+    return _labelled(what, transfer.label, "")
+
+
+def _labelled(what: str, label: TransferLabel, hint: str) -> StorageError:
+    return StorageError(f"{what}; {label}", hint=hint)
+
+
+def _require_size(extent: Extent, nbytes: int, label: TransferLabel) -> None:
+    if extent.nbytes != nbytes:
+        msg = f"an extent of {extent.nbytes} bytes cannot hold {nbytes} bytes; {label}"
+        raise StorageError(msg)

@@ -1,0 +1,1 @@
+"""Stores: where the bytes of offloaded tensors go."""

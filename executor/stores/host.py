@@ -1,0 +1,141 @@
+"""The host-memory store: slabs of ordinary memory, taken once and never beyond a hard cap."""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece
+from teraio.executor.stores.memory import Checksums, address_of, copy
+from teraio.executor.stores.space import Space, round_up
+from teraio.profiler.errors import StorageError
+from teraio.profiler.trace import GRANULE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SLAB_BYTES: Final = 256 << 20
+"""Bytes of one slab. Pinning one huge region at once fails on some drivers (DeepSpeed issue
+7150); slabs of this size are also large enough for transparent huge pages."""
+
+
+class HostStore:
+    """Offloaded bytes in host memory.
+
+    On a machine without a GPU this is ordinary pageable memory: "host" then is memory that does
+    not count against the device budget, and nothing is pinned.
+
+    All of `capacity_bytes`, rounded up to 512 B, is taken and touched at once, so that no step
+    pays for page faults. Raises StorageError if the machine has less memory available.
+    """
+
+    tier: Final = "host"
+    io_path: Final = "host-memory"
+
+    def __init__(
+        self, capacity_bytes: int, *, piece_bytes: int = PIECE_BYTES, checksums: bool = False
+    ) -> None:
+        capacity = round_up(capacity_bytes, GRANULE)
+        _require_memory(capacity)
+        sizes = [min(SLAB_BYTES, capacity - at) for at in range(0, capacity, SLAB_BYTES)]
+        self._space = Space(sizes or [0], granule=GRANULE, piece_bytes=piece_bytes)
+        self._checksums = Checksums() if checksums else None
+        self._slabs = [_slab(size) for size in sizes]
+        self._addresses = [address_of(slab) for slab in self._slabs]
+
+    @property
+    def capacity_bytes(self) -> int:
+        """The bytes of all slabs."""
+        return self._space.capacity_bytes
+
+    @property
+    def free_bytes(self) -> int:
+        """The bytes that no extent holds."""
+        return self._space.free_bytes
+
+    def allocate(self, nbytes: int) -> Extent:
+        """Reserve `nbytes` bytes in granules of 512 B.
+
+        Raises StorageError with the needed and the free bytes at the cap.
+        """
+        extent = self._space.allocate(nbytes)
+        if extent is None:
+            msg = (
+                f"host memory for offloaded tensors is used up: "
+                f"{round_up(nbytes, GRANULE)} bytes needed, {self.free_bytes} of "
+                f"{self.capacity_bytes} bytes free"
+            )
+            raise StorageError(msg, hint="make the plan with more `--host-memory`")
+        return extent
+
+    def free(self, extent: Extent) -> None:
+        """Give an extent back; raises StorageError if it is not allocated here."""
+        self._space.require(extent)
+        if self._checksums:
+            self._checksums.forget(extent.pieces)
+        self._space.free(extent)
+
+    def pieces(self, extent: Extent) -> Sequence[Piece]:
+        """Return the parts of a transfer, at most `piece_bytes` each."""
+        return extent.pieces
+
+    def write_piece(self, extent: Extent, piece: Piece, address: int) -> int:
+        """Copy one piece into its slab; returns its bytes."""
+        self._space.require(extent)
+        if self._checksums:
+            self._checksums.record(piece, address)
+        copy(self._place(piece), address + piece.start, piece.nbytes)
+        return piece.nbytes
+
+    def read_piece(self, extent: Extent, piece: Piece, address: int) -> int:
+        """Copy one piece out of its slab; returns its bytes."""
+        self._space.require(extent)
+        copy(address + piece.start, self._place(piece), piece.nbytes)
+        if self._checksums:
+            self._checksums.verify(piece, address, f"host memory slab {piece.volume}")
+        return piece.nbytes
+
+    def close(self) -> None:
+        """Give the slabs back to the system."""
+        self._addresses.clear()
+        while self._slabs:
+            self._slabs.pop().close()
+
+    def _place(self, piece: Piece) -> int:
+        try:
+            return self._addresses[piece.volume] + piece.offset
+        except IndexError as error:
+            msg = "the host memory store is closed"
+            raise StorageError(msg) from error
+
+
+def _slab(nbytes: int) -> mmap.mmap:
+    """Return touched memory, in huge pages where the system gives them."""
+    try:
+        slab = mmap.mmap(-1, nbytes)
+    except OSError as error:
+        msg = f"cannot take {nbytes} bytes of host memory: {error.strerror}"
+        raise StorageError(msg, hint="make the plan with less `--host-memory`") from error
+    with suppress(OSError):
+        slab.madvise(mmap.MADV_HUGEPAGE)
+    for page in range(0, nbytes, mmap.PAGESIZE):
+        slab[page] = 0
+    return slab
+
+
+def _require_memory(nbytes: int) -> None:
+    available = _available_bytes()
+    if available is not None and nbytes > available:
+        msg = f"too little host memory: {nbytes} bytes needed, {available} bytes available"
+        raise StorageError(msg, hint="make the plan with less `--host-memory`")
+
+
+def _available_bytes() -> int | None:
+    """Return what the kernel can give without swapping; None where it does not say."""
+    with suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return None

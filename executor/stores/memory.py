@@ -1,0 +1,93 @@
+"""Raw memory, given as an address and a number of bytes.
+
+Nothing here keeps the memory alive: whoever passes an address must hold its owner until the
+call, or the transfer it belongs to, is over.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import zlib
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from teraio.profiler.errors import StorageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from teraio.executor.stores.base import Piece
+
+
+def view_of(address: int, nbytes: int) -> memoryview:
+    """Return `nbytes` bytes at `address` as a writable view, without a copy."""
+    return memoryview((ctypes.c_char * nbytes).from_address(address)).cast("B")
+
+
+def address_of(memory: mmap.mmap) -> int:
+    """Return the address of a mapping; it is valid until the mapping is closed."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
+
+
+def copy(target: int, source: int, nbytes: int) -> None:
+    """Copy bytes between two addresses; other Python threads run meanwhile."""
+    ctypes.memmove(target, source, nbytes)
+
+
+class BouncePool:
+    """Page-aligned buffers of one size, as many as were ever lent at the same time."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._nbytes = nbytes
+        self._idle: list[mmap.mmap] = []
+
+    @contextmanager
+    def lend(self) -> Iterator[int]:
+        """Lend the address of a buffer for the time of a `with` block."""
+        try:
+            buffer = self._idle.pop()
+        except IndexError:
+            buffer = mmap.mmap(-1, self._nbytes)
+        try:
+            yield address_of(buffer)
+        finally:
+            self._idle.append(buffer)
+
+    def close(self) -> None:
+        """Give idle buffers back to the system."""
+        while self._idle:
+            self._idle.pop().close()
+
+
+class Checksums:
+    """One CRC-32 per piece that was written, to be met when it is read."""
+
+    def __init__(self) -> None:
+        self._written: dict[tuple[int, int], int] = {}
+
+    def record(self, piece: Piece, address: int) -> None:
+        """Note what a piece of the buffer at `address` holds."""
+        self._written[piece.volume, piece.offset] = _crc(piece, address)
+
+    def verify(self, piece: Piece, address: int, place: str) -> None:
+        """Raise StorageError unless the buffer at `address` holds what was written."""
+        wanted = self._written.get((piece.volume, piece.offset))
+        found = _crc(piece, address)
+        if wanted == found:
+            return
+        was = "was never written" if wanted is None else f"was written with CRC-32 {wanted:08x}"
+        msg = (
+            f"{place}, offset {piece.offset}, length {piece.nbytes}: "
+            f"read back with CRC-32 {found:08x}, {was}"
+        )
+        raise StorageError(msg, hint="the stored bytes changed; check the drive and its folder")
+
+    def forget(self, pieces: Sequence[Piece]) -> None:
+        """Drop what is known of freed pieces."""
+        for piece in pieces:
+            self._written.pop((piece.volume, piece.offset), None)
+
+
+def _crc(piece: Piece, address: int) -> int:
+    return zlib.crc32(view_of(address + piece.start, piece.nbytes))
