@@ -1,0 +1,105 @@
+"""Sizes, rates and times as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Final
+
+from teraio.profiler.errors import UsageError
+
+LARGEST: Final = 2**63 - 1
+"""The largest number of bytes (or bytes per second) that is accepted."""
+
+_UNITS: Final = {
+    "": 1, "b": 1,
+    "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_NUMBER: Final = re.compile(r"\s*(-?\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)\s*", re.ASCII)
+_SIZE_FORMS: Final = "write a size as `24GiB`, `24GB`, `512MiB` or a number of bytes"
+_RATE_FORMS: Final = "write a rate as `6.7GB/s` or `900MiB/s`"
+
+
+def parse_size(text: str) -> int:
+    """Return the bytes that `text` names, as in `24GiB`, `24GB`, `1.5GiB` or `4096`.
+
+    Raises UsageError for an unknown unit and for a size that is not positive or is too large.
+    """
+    return _positive(text, _quantity(text, _SIZE_FORMS), "size", _SIZE_FORMS)
+
+
+def parse_rate(text: str) -> int:
+    """Return the bytes per second that `text` names, as in `6.7GB/s`.
+
+    Raises UsageError for an unknown unit and for a rate that is not positive or is too large.
+    """
+    number, slash, second = text.rpartition("/")
+    if not slash or second.strip() != "s":
+        msg = f"not a rate: `{text}`"
+        raise UsageError(msg, hint=_RATE_FORMS)
+    return _positive(text, _quantity(number, _RATE_FORMS), "rate", _RATE_FORMS)
+
+
+def parse_memory(text: str, peak_bytes: int) -> int:
+    """Return the bytes that `text` names: a size, or a share of the trace's peak such as `60%`.
+
+    A share is rounded down. Raises UsageError as `parse_size` does.
+    """
+    forms = f"{_SIZE_FORMS}, or a share of the trace's peak as `60%`"
+    if not text.rstrip().endswith("%"):
+        return _positive(text, _quantity(text, forms), "size", forms)
+    share = _quantity(text.rstrip()[:-1], forms, bare=True)
+    return _positive(text, share * peak_bytes / 100, "size", forms)
+
+
+def format_bytes(nbytes: int) -> str:
+    """Return bytes in binary units: `1.25 GiB`, `512 B`."""
+    return _scaled(nbytes, (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)), "B")
+
+
+def format_rate(bytes_per_s: int) -> str:
+    """Return a rate in decimal units, as drives are sold: `6.70 GB/s`."""
+    return _scaled(bytes_per_s, (("GB/s", 10**9), ("MB/s", 10**6), ("kB/s", 10**3)), "B/s")
+
+
+def format_ns(ns: int) -> str:
+    """Return a time: `1.234 s`, `12.3 ms`, `4.5 us`, `678 ns`."""
+    if abs(ns) >= 10**9:
+        return f"{ns / 10**9:.3f} s"
+    if abs(ns) >= 10**6:
+        return f"{ns / 10**6:.1f} ms"
+    if abs(ns) >= 10**3:
+        return f"{ns / 10**3:.1f} us"
+    return f"{ns} ns"
+
+
+def _quantity(text: str, forms: str, *, bare: bool = False) -> Fraction:
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        msg = f"not a number with a unit: `{text}`"
+        raise UsageError(msg, hint=forms)
+    number, unit = match.groups()
+    scale = _UNITS.get(unit.lower())
+    if scale is None or (bare and unit):
+        msg = f"unknown unit `{unit}` in `{text}`"
+        raise UsageError(msg, hint=forms)
+    return Fraction(number) * scale
+
+
+def _positive(text: str, value: Fraction, what: str, forms: str) -> int:
+    whole = int(value)
+    if whole <= 0:
+        msg = f"a {what} must be more than zero: `{text}`"
+        raise UsageError(msg, hint=forms)
+    if whole > LARGEST:
+        msg = f"a {what} must be at most {LARGEST} bytes: `{text}`"
+        raise UsageError(msg, hint=forms)
+    return whole
+
+
+def _scaled(value: int, scales: tuple[tuple[str, int], ...], smallest: str) -> str:
+    for unit, scale in scales:
+        if abs(value) >= scale:
+            return f"{value / scale:.2f} {unit}"
+    return f"{value} {smallest}"

@@ -1,0 +1,99 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from teraio.planner.units import (
+    LARGEST,
+    format_bytes,
+    format_ns,
+    format_rate,
+    parse_memory,
+    parse_rate,
+    parse_size,
+)
+from teraio.profiler.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "nbytes"),
+    [
+        ("24GiB", 24 << 30),
+        ("24GB", 24 * 10**9),
+        ("512MiB", 512 << 20),
+        ("1.5GiB", 3 << 29),
+        ("4096", 4096),
+        ("4096B", 4096),
+        (" 2 kib ", 2048),
+        ("1.0000001KiB", 1024),
+    ],
+)
+def test_sizes(text, nbytes):
+    assert parse_size(text) == nbytes
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "GiB", "24XB", "24G", "0", "0.1B", "-1GiB", "nan", "inf", "1e9", "9" * 40, "8388608TiB",
+     "24GiB!", "1.2.3GiB", "60%", "٣GiB"],
+)  # fmt: skip
+def test_sizes_that_are_refused_name_the_accepted_forms(text):
+    with pytest.raises(UsageError) as caught:
+        parse_size(text)
+    assert "24GiB" in caught.value.hint
+    assert caught.value.exit_code == 2
+
+
+def test_the_largest_size_is_accepted():
+    assert parse_size(str(LARGEST)) == LARGEST
+    with pytest.raises(UsageError, match="at most"):
+        parse_size(str(LARGEST + 1))
+
+
+def test_rates():
+    assert parse_rate("6.7GB/s") == 6_700_000_000
+    assert parse_rate("900MiB/s") == 900 << 20
+
+
+@pytest.mark.parametrize("text", ["6.7GB", "6.7GB/h", "/s", "0GB/s", "-1GB/s", "6.7/GB/s"])
+def test_rates_that_are_refused(text):
+    with pytest.raises(UsageError) as caught:
+        parse_rate(text)
+    assert "6.7GB/s" in caught.value.hint
+
+
+def test_memory_may_be_a_share_of_the_peak_rounded_down():
+    assert parse_memory("60%", 1001) == 600
+    assert parse_memory("12.5 %", 80) == 10
+    assert parse_memory("1GiB", 5) == 1 << 30
+
+
+@pytest.mark.parametrize("text", ["0%", "-5%", "60GiB%", "%", "nan%", "60 percent"])
+def test_memory_that_is_refused(text):
+    with pytest.raises(UsageError) as caught:
+        parse_memory(text, 1000)
+    assert "60%" in caught.value.hint
+
+
+@given(st.integers(1, LARGEST))
+def test_a_number_of_bytes_reads_as_itself(nbytes):
+    assert parse_size(str(nbytes)) == parse_size(f"{nbytes}B") == nbytes
+
+
+@given(st.text())
+def test_any_text_is_a_size_or_a_usage_error(text):
+    try:
+        assert 0 < parse_size(text) <= LARGEST
+    except UsageError as error:
+        assert error.hint
+
+
+def test_formats():
+    assert format_bytes(5 << 28) == "1.25 GiB"
+    assert format_bytes(3 << 19) == "1.50 MiB"
+    assert format_bytes(1536) == "1.50 KiB"
+    assert format_bytes(512) == "512 B"
+    assert format_rate(6_700_000_000) == "6.70 GB/s"
+    assert format_rate(12) == "12 B/s"
+    assert format_ns(1_234_000_000) == "1.234 s"
+    assert format_ns(12_300_000) == "12.3 ms"
+    assert format_ns(4_500) == "4.5 us"
+    assert format_ns(7) == "7 ns"
