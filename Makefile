@@ -1,0 +1,69 @@
+# `make test` and `make demo` set up what they need: Python 3.11 or newer with venv, git and make
+# are enough. Override with e.g. `make test PYTHON=python3.12` or `make demo TORCH='torch==2.14.1'`.
+
+VENV ?= .venv
+CORE ?= .venv-core
+TORCH ?= torch==2.13.0
+
+FIT := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$python -c '$(FIT)' 2>/dev/null && { echo $$python; break; }; done)
+
+PACKAGES := profiler planner executor teraio_cli
+# The planner's tests, the trace's and the command line's: what must work where there is no torch.
+CORE_TESTS := $(filter $(patsubst planner/%.py,tests/test_%.py,$(wildcard planner/*.py)) \
+	tests/test_trace.py tests/test_sample_traces.py $(wildcard tests/test_cli_*.py), \
+	$(wildcard tests/test_*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test unit core lint type bench clean
+
+help: ## Show this list
+	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+venv: $(VENV)/.ready ## Make the environment with torch and the developers' tools
+
+demo: $(VENV)/.ready ## Train a small language model in 60 % of the memory it needs
+	$(VENV)/bin/python examples/run_demo.py
+
+test: lint type unit core ## Run everything that must pass: lint, types and all tests
+
+unit: $(VENV)/.ready ## Run the tests with the coverage floor
+	$(VENV)/bin/pytest --cov --cov-report=term:skip-covered
+
+core: $(CORE)/.ready ## Run the tests of the core where torch is not installed
+	$(CORE)/bin/python -c "import importlib.util as u, sys; sys.exit(bool(u.find_spec('torch')))"
+	$(CORE)/bin/pytest $(CORE_TESTS)
+
+lint: $(VENV)/.ready ## Check style and formatting
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+
+type: $(VENV)/.ready ## Check types
+	$(VENV)/bin/mypy $(PACKAGES)
+
+bench: $(VENV)/.ready ## Measure this machine; results go to benchmarks/results
+	for script in benchmarks/*.py; do $(VENV)/bin/python $$script || exit; done
+
+clean: ## Remove environments, caches and what the demo made
+	rm -rf $(VENV) $(CORE) build dist demo-out *.egg-info .coverage* .*_cache .hypothesis
+	find . -name __pycache__ -prune -exec rm -rf {} +
+
+$(VENV)/.ready: pyproject.toml
+	@$(require_python)
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet $(TORCH)
+	$(VENV)/bin/pip install --quiet -e '.[train,dev]'
+	@touch $@
+
+$(CORE)/.ready: pyproject.toml
+	@$(require_python)
+	$(PYTHON) -m venv $(CORE)
+	$(CORE)/bin/pip install --quiet -e . 'pytest>=8' 'hypothesis>=6.100'
+	@touch $@
+
+define require_python
+$(or $(PYTHON),false) -c '$(FIT)' || { \
+	echo 'error: $(if $(PYTHON),`$(PYTHON)` is not,found no) Python 3.11 or newer with venv' >&2; \
+	echo >&2; echo 'hint: name one, as in `make test PYTHON=/usr/bin/python3.12`' >&2; exit 1; }
+endef

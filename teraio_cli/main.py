@@ -1,0 +1,93 @@
+"""The `teraio` command: its subcommands, and how it ends.
+
+Nothing heavy (torch, pulp, pyarrow) is imported before a subcommand needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+
+import typer
+from teraio.profiler.errors import TeraioError
+from typer.core import TyperGroup
+
+from teraio_cli.bench import bench
+from teraio_cli.clean import clean
+from teraio_cli.doctor import doctor
+from teraio_cli.inspect import inspect
+from teraio_cli.outputs import say
+from teraio_cli.plan import plan
+
+CLOSED_PIPE: Final = 141
+"""128 + SIGPIPE: what a shell reports for a program whose reader went away."""
+
+
+class Commands(TyperGroup):
+    """The group of subcommands; a reader that went away ends it quietly."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the chosen subcommand and flush what it wrote."""
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except BrokenPipeError:
+            # The interpreter flushes stdout once more at exit and would complain then.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(CLOSED_PIPE) from None
+
+
+app = typer.Typer(
+    name="teraio",
+    cls=Commands,
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(plan)
+app.command()(inspect)
+app.command()(bench)
+app.command()(doctor)
+app.command()(clean)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"teraio {version('teraio')}")
+        raise typer.Exit
+
+
+@app.callback()
+def teraio(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Train models that do not fit their GPU: profile a step, plan what moves, run the plan.
+
+    Data goes to stdout and everything else to stderr. `-` reads and writes pipes.
+    """
+
+
+def explain(error: TeraioError) -> None:
+    """Print an error and its hint on stderr."""
+    say(f"error: {error}")
+    if error.hint:
+        say(f"\nhint: {error.hint}")
+
+
+def main() -> None:
+    """Run the command line; ends the process with a documented exit code."""
+    command = typer.main.get_command(app)
+    try:
+        command(prog_name="teraio")
+    except TeraioError as error:
+        explain(error)
+        raise SystemExit(error.exit_code) from None

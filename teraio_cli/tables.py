@@ -1,0 +1,155 @@
+"""The tables of `teraio inspect`, from the summaries it prints as JSON."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any, Final
+
+from teraio.planner.units import format_bytes, format_ns, format_rate
+
+from teraio_cli.outputs import print_table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+TIERS: Final = ("ssd", "host")
+
+
+def print_trace(summary: dict[str, Any]) -> None:
+    """Print the summary of a trace."""
+    print_table(("trace", ""), _trace_facts(summary))
+    peak = summary["peak"]
+    kinds = [*peak["by_kind"].items(), ("workspace", peak["workspace_bytes"])]
+    rows = [(kind, format_bytes(n), share(n, peak["bytes"])) for kind, n in kinds]
+    _another(("memory at the peak", "bytes>", "of peak>"), rows)
+    _another(
+        ("largest tensors", "bytes>", "kind", "uses>", "name"),
+        [
+            (str(t["id"]), format_bytes(t["nbytes"]), t["kind"], str(t["uses"]), t["name"])
+            for t in summary["largest"]
+        ],
+    )
+
+
+def _trace_facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    peak, active, idle = summary["peak"], summary["active"], summary["idle"]
+    return [
+        ("command", shlex.join(summary["command"])),
+        ("device", _device(summary)),
+        ("steps", str(summary["steps"])),
+        ("ops in a step", str(summary["ops"])),
+        ("tensors", str(summary["tensors"])),
+        ("step", format_ns(summary["step_ns"])),
+        ("peak", f"{format_bytes(peak['bytes'])} at op {peak['op']}"),
+        ("peak op", " ".join(filter(None, (peak["op_name"], peak["phase"], peak["module"])))),
+        ("idle at the peak", _of(idle["bytes_at_peak"], peak["bytes"])),
+        ("active on average", f"{active['mean_share']:.1%} of allocated bytes"),
+        ("active at most", f"{active['max_share']:.1%} of allocated bytes"),
+        ("idle intervals", f"{idle['intervals']} of {idle['tensors']} tensors"),
+        (
+            "idle for",
+            f"{format_ns(idle['median_ns'])} median, {format_ns(idle['longest_ns'])} at most",
+        ),
+    ]
+
+
+def _device(summary: dict[str, Any]) -> str:
+    memory = summary["device_memory_bytes"]
+    size = f", {format_bytes(memory)}" if memory else ""
+    return f"{summary['device']}{size}, torch {summary['torch']}"
+
+
+def print_plan(summary: dict[str, Any]) -> None:
+    """Print the summary of a plan."""
+    print_table(("plan", ""), _plan_facts(summary))
+    moved = [summary["prediction"][tier] for tier in TIERS]
+    _another(
+        ("moved in a step", "to tier>", "to device>", "dropped>"),
+        [
+            (tier, *(format_bytes(n[key]) for key in _TRAFFIC))
+            for tier, n in zip(TIERS, moved, strict=True)
+        ],
+    )
+    _another(
+        ("busiest tensors", "bytes>", "moved in a step>", "kind", "name"),
+        [
+            (
+                str(t["id"]),
+                format_bytes(t["nbytes"]),
+                format_bytes(t["moved_bytes"]),
+                t["kind"],
+                t["name"],
+            )
+            for t in summary["moving"]
+        ],
+    )
+    _another(
+        ("first actions", "tier", "tensor>", "after op>", "by op>", "after"),
+        [
+            (
+                a["do"],
+                a["tier"],
+                str(a["tensor"]),
+                str(a["after_op"]),
+                str(a["by_op"]),
+                a["op_name"],
+            )
+            for a in summary["first_actions"]
+        ],
+    )
+
+
+_TRAFFIC: Final = ("to_tier_bytes", "to_gpu_bytes", "dropped_bytes")
+
+
+def _plan_facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    budget, cost, actions = summary["budget"], summary["prediction"], summary["actions"]
+    return [
+        ("budget", f"{format_bytes(budget['memory_bytes'])}, margin {budget['margin']:.1%}"),
+        ("host budget", format_bytes(budget["host_bytes"])),
+        (
+            "policy",
+            " ".join(filter(None, (summary["policy"][k] for k in ("name", "solver", "status")))),
+        ),
+        ("peak", _of(cost["peak_bytes"], budget["memory_bytes"], "of the budget")),
+        ("ideal step", format_ns(cost["ideal_ns"])),
+        (
+            "predicted step",
+            f"{format_ns(cost['step_ns'])}, {format_ns(cost['stall_ns'])} of it stall",
+        ),
+        ("lower bound", format_ns(cost["lower_bound_ns"])),
+        ("actions", ", ".join(f"{count} {name}" for name, count in actions.items())),
+        *_hardware_facts(summary["hardware"]),
+        ("trace", f"{summary['trace']['ops']} ops, sha256 {summary['trace']['sha256'][:12]}"),
+    ]
+
+
+def _hardware_facts(hardware: dict[str, Any]) -> list[tuple[str, str]]:
+    ssd, link, source = hardware["ssd"], hardware["host_link"], hardware["source"]
+    return [
+        (
+            "ssd",
+            f"reads {format_rate(ssd['read_bytes_per_s'])}, "
+            f"writes {format_rate(ssd['write_bytes_per_s'])}",
+        ),
+        (
+            "host link",
+            f"to host {format_rate(link['to_host_bytes_per_s'])}, "
+            f"to device {format_rate(link['to_gpu_bytes_per_s'])}",
+        ),
+        ("rates from", "; ".join(f"{name}: {text}" for name, text in source.items())),
+    ]
+
+
+def _of(part: int, whole: int, what: str = "of it") -> str:
+    return f"{format_bytes(part)}, {share(part, whole)} {what}"
+
+
+def _another(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
+    print()
+    print_table(columns, rows)
+
+
+def share(part: int, whole: int) -> str:
+    """Return `part` as a percentage of `whole`; `-` where there is no whole."""
+    return f"{part / whole:.1%}" if whole else "-"
