@@ -70,12 +70,12 @@ def plan(
     If the budget cannot be met, the error says what the least possible memory is and which op
     sets it.
     """
+    require_output(output, force=force)
     from teraio.planner.make import make_plan
     from teraio.planner.plan_file import write_plan
     from teraio.planner.step import load_step, peak
     from teraio.planner.units import parse_memory, parse_size
 
-    require_output(output, force=force)
     channels = _hardware(hardware, ssd_read, ssd_write, host_link)
     recorded, sha256 = _read(trace)
     peak_bytes = peak(load_step(recorded))

@@ -1,0 +1,135 @@
+"""`teraio doctor` and its probes."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+from cli import failed, names_in, teraio
+
+from teraio_cli import folder_probe, probes
+from teraio_cli.folder_probe import mount_of, probe_folder
+
+MOUNTS = """\
+25 1 254:1 / / rw,relatime shared:1 - ext4 /dev/root rw,discard
+31 25 0:27 / /dev/shm rw,nosuid master:3 - tmpfs tmpfs rw,size=1024k
+40 25 259:0 / /mnt/fast\\040disk rw - xfs /dev/nvme0n1 rw,noquota
+41 40 259:1 / /mnt/fast\\040disk rw - ext4 /dev/nvme1n1 rw,data=ordered
+"""
+
+
+def test_doctor_tries_a_folder_and_leaves_nothing(tmp_path: Path) -> None:
+    done = teraio("doctor", "--json", tmp_path)
+    assert done.returncode == 0
+    report = json.loads(done.stdout)
+    names = [finding["name"] for finding in report["machine"]]
+    fixed = ["python", "torch", "storage swap", "storage poison", "accelerator", "kvikio"]
+    assert names[: len(fixed)] == fixed
+    assert all(f["ok"] or f["advice"] for f in report["machine"])
+    (folder,) = report["folders"]
+    assert folder["ok"]
+    assert folder["file_system"]
+    assert folder["free_bytes"] > 0
+    assert names_in(tmp_path) == []
+
+
+def test_doctor_fails_only_for_a_folder_that_was_named(tmp_path: Path) -> None:
+    done = teraio("doctor", tmp_path / "none")
+    assert done.returncode == 74
+    assert "unusable" in done.stdout.decode()
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_unusable_folders(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    assert probe_folder(str(file)).found == "Not a directory"
+    assert not probe_folder("/proc").ok
+
+
+def test_transfer_that_stops_short_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwritev", lambda _fd, _buffers, _offset: 512)
+    folder = probe_folder(str(tmp_path))
+    assert not folder.ok
+    assert folder.found == "only 512 of 4096 bytes were transferred"
+    assert names_in(tmp_path) == []
+
+
+def test_bytes_that_change_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "preadv", lambda _fd, buffers, _offset: min(4096, len(buffers[0])))
+    folder = probe_folder(str(tmp_path))
+    assert not folder.ok
+    assert folder.found == "the bytes read back are not those written"
+
+
+def test_file_system_without_direct_io_is_used_through_the_page_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refuse(path: str, flags: int, *rest: int, **named: int) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real(path, flags, *rest, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    folder = probe_folder(str(tmp_path))
+    assert folder.ok
+    assert not folder.direct
+    assert "page cache" in folder.found
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("/", ("ext4", "rw,discard")),
+        ("/home/me", ("ext4", "rw,discard")),
+        ("/dev/shm/x", ("tmpfs", "rw,size=1024k")),
+        ("/dev/shmx", ("ext4", "rw,discard")),
+        ("/mnt/fast disk/x", ("ext4", "rw,data=ordered")),
+    ],
+)
+def test_mount_of(path: str, found: tuple[str, str]) -> None:
+    assert mount_of(Path(path), MOUNTS) == found
+
+
+def test_memory_is_said_to_be_no_ssd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = tmp_path / "mountinfo"
+    table.write_text(MOUNTS.replace("ext4", "tmpfs"))
+    monkeypatch.setattr(folder_probe, "MOUNT_TABLE", table)
+    folder = probe_folder(str(tmp_path))
+    assert folder.ok
+    assert "memory, not an SSD" in folder.advice
+
+
+def test_probe_that_raises_is_a_finding() -> None:
+    def broken() -> str:
+        msg = "first line\nsecond line"
+        raise OSError(msg)
+
+    finding = probes._tried("thing", broken, "do this")
+    assert finding == probes.Finding("thing", False, "first line", "do this")
+
+
+def test_unknown_solver_is_a_finding_and_not_a_crash() -> None:
+    with pytest.raises(RuntimeError):
+        probes._solve_with("NO_SUCH")
+
+
+def test_doctor_says_so_when_no_solver_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pulp
+
+    monkeypatch.setattr(pulp, "listSolvers", lambda onlyAvailable: [])  # noqa: N803
+    (finding,) = probes._solvers()
+    assert not finding.ok
+    assert "greedy" in finding.advice
+
+
+def test_unknown_option_is_a_usage_error() -> None:
+    assert "--nonsense" in failed(teraio("doctor", "--nonsense"), 2)

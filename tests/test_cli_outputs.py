@@ -1,0 +1,114 @@
+"""Outputs appear whole or not at all; inputs can seek wherever they come from."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+from cli import names_in
+from teraio.profiler.errors import InputMissingError, OutputExistsError, StorageError
+
+from teraio_cli.outputs import open_input, open_output, print_table, require_output
+
+
+def _write(target: Path, data: bytes, *, force: bool = False) -> None:
+    with open_output(str(target), force=force) as stream:
+        stream.write(data)
+
+
+def test_output_is_whole(tmp_path: Path) -> None:
+    _write(tmp_path / "a", b"data")
+    assert (tmp_path / "a").read_bytes() == b"data"
+    assert names_in(tmp_path) == ["a"]
+
+
+def test_output_has_the_permissions_of_a_new_file(tmp_path: Path) -> None:
+    (tmp_path / "plain").touch()
+    _write(tmp_path / "a", b"")
+    assert (tmp_path / "a").stat().st_mode == (tmp_path / "plain").stat().st_mode
+
+
+def test_existing_output_needs_force(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with pytest.raises(OutputExistsError, match="exists"):
+        _write(path, b"new")
+    assert path.read_bytes() == b"old"
+    _write(path, b"new", force=True)
+    assert path.read_bytes() == b"new"
+
+
+def test_failure_in_the_block_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    path.write_bytes(b"old")
+    with pytest.raises(RuntimeError), open_output(str(path), force=True) as stream:
+        stream.write(b"half")
+        raise RuntimeError
+    assert path.read_bytes() == b"old"
+    assert names_in(tmp_path) == ["a"]
+
+
+def test_full_disk_is_explained() -> None:
+    with (
+        pytest.raises(StorageError, match="cannot write `/dev/full`: No space left on device"),
+        open_output("/dev/full", force=False) as stream,
+    ):
+        stream.write(b"data")
+
+
+def test_devices_and_pipes_are_written_to_and_not_replaced(tmp_path: Path) -> None:
+    _write(Path(os.devnull), b"data")
+    assert Path(os.devnull).is_char_device()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    got: list[bytes] = []
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+    reader.start()
+    _write(pipe, b"data")
+    reader.join()
+    assert got == [b"data"]
+    assert pipe.is_fifo()
+
+
+def test_link_stays_a_link(tmp_path: Path) -> None:
+    real = tmp_path / "real"
+    real.touch()
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    _write(link, b"data", force=True)
+    assert link.is_symlink()
+    assert real.read_bytes() == b"data"
+
+
+def test_missing_folder_and_folder_as_file(tmp_path: Path) -> None:
+    with pytest.raises(InputMissingError, match="no such folder"):
+        require_output(str(tmp_path / "none" / "a"), force=False)
+    with pytest.raises(StorageError, match="it is a folder"):
+        require_output(str(tmp_path), force=True)
+
+
+def test_pipe_can_seek_as_an_input(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(b"data"))
+    writer.start()
+    with open_input(str(pipe)) as stream:
+        assert stream.read() == b"data"
+        stream.seek(1)
+        assert stream.read() == b"ata"
+    writer.join()
+
+
+def test_table_is_plain_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    long = "x" * 300
+    print_table(("name", "bytes>"), [("[red]a", "1"), (long, "1000")], title="title")
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    assert "[red]a" in out
+    assert out.count("x") == 300
+    lines = out.splitlines()
+    assert all(line == line.rstrip() for line in lines)
+    ends = {line.rindex("1") + line[line.rindex("1") :].count("0") for line in lines if "1" in line}
+    assert len(ends) == 1
