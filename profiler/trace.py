@@ -149,7 +149,9 @@ def read_trace(source: Path | IO[bytes], *, name: str = "") -> Trace:
     label = name or str(source)
     if isinstance(source, Path) and not source.is_file():
         msg = f"no such trace: `{label}`"
-        raise InputMissingError(msg, hint="record one with `teraio profile -o trace.parquet SCRIPT`")
+        raise InputMissingError(
+            msg, hint="record one with `teraio profile -o trace.parquet SCRIPT`"
+        )
     try:
         table = pq.read_table(source)
         info = _info(table.schema.metadata or {}, label)

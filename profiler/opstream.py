@@ -1,0 +1,240 @@
+"""The op stream: every operator a program dispatches, numbered within its step.
+
+One `TorchDispatchMode` sees the ops; listeners (the recorder, the executor) are told of each
+before and after it runs, with the storages it touches.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from time import perf_counter_ns
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from teraio.profiler.operators import Operator, describe, signature
+from teraio.profiler.partition import partition
+from teraio.profiler.storages import (
+    Block,
+    StorageTable,
+    strided_parts,
+    tensors_in,
+    tracked_device,
+)
+
+B = TypeVar("B", bound=Block)
+
+READ, WRITE = 1, 2
+
+
+class Op(Generic[B]):
+    """One dispatched operator call.
+
+    `blocks` are the storages it touches, arguments first, each once; `access[i]` says how
+    (READ | WRITE). Results that are new storages are appended once it has run, from position
+    `first_new` on. `entered_ns` is the host time at which the op stream got hold of it.
+    """
+
+    __slots__ = ("access", "args", "blocks", "entered_ns", "first_new", "func", "index", "kwargs",
+                 "operator", "signature", "step")  # fmt: skip
+
+    def __init__(self, operator: Operator, step: int, index: int) -> None:
+        self.operator = operator
+        self.step = step
+        self.index = index
+        self.signature = 0
+        self.blocks: list[B] = []
+        self.access: list[int] = []
+        self.first_new = 0
+        self.func: Any = None
+        self.args: Any = ()
+        self.kwargs: dict[str, Any] = {}
+        self.entered_ns = perf_counter_ns()
+
+
+class Listener(Protocol[B]):
+    """Told of every op, in order. Blocks handed over live at least until the call returns."""
+
+    def before_op(self, op: Op[B]) -> None:
+        """Called when an op is about to run: its arguments must be there when this returns."""
+
+    def after_op(self, op: Op[B]) -> None:
+        """Called once an op has run; `op.blocks` then holds its results too."""
+
+    def touch(self, block: B, *, keeps_address: bool) -> None:
+        """Called before memory is reached without an op, by `tolist`, say.
+
+        With `keeps_address` the program learns the address and may use it later.
+        """
+
+    def end_step(self, step: int) -> None:
+        """Called after the last op of a step."""
+
+
+class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
+    """Numbers ops, finds their storages and tells the listeners.
+
+    Entered like any dispatch mode. Ops inside a listener are not seen.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, table: StorageTable[B], listeners: Sequence[Listener[B]]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.table = table
+        self.listeners = tuple(listeners)
+        self.device = tracked_device()
+        self.step = 0
+        self.index = 0
+        self._operators: dict[Any, Operator] = {}
+        self._signatures: dict[tuple[Any, ...], int] = {}
+        self._process = os.getpid()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Let `torch.compile` compile as it would without this mode."""
+        return True
+
+    @property
+    def active(self) -> bool:
+        """False in a forked child, whose listeners stayed with the parent."""
+        return os.getpid() == self._process
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Run one operator under the eyes of the listeners."""
+        kwargs = kwargs or {}
+        if types and any(_dispatches_itself(cls) for cls in types):
+            return NotImplemented  # it unwraps itself; its inner ops come here again
+        operator = self._operators.get(func)
+        if operator is None:
+            operator = self._operators[func] = describe(func)
+        if operator.name.startswith("profiler."):
+            return func(*args, **kwargs)
+        if operator.is_list:
+            return self._run_cut(operator, func, args, kwargs)
+        return self._run(operator, func, args, kwargs)
+
+    def end_step(self) -> None:
+        """Close the running step and number ops from 0 again."""
+        if not self.active:
+            return
+        for listener in self.listeners:
+            listener.end_step(self.step)
+        self.step += 1
+        self.index = 0
+        self.table.position = (self.step, -1)
+
+    def touch(self, storage: torch.UntypedStorage, *, keeps_address: bool) -> None:
+        """Tell the listeners that memory is about to be reached without an op."""
+        block = self.table.known(storage)
+        if block is not None and self.active:
+            for listener in self.listeners:
+                listener.touch(block, keeps_address=keeps_address)
+
+    def _run(self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        if not self.active:
+            return func(*args, **kwargs)
+        op: Op[B] = Op(operator, self.step, self.index)
+        op.func, op.args, op.kwargs = func, args, kwargs
+        if not self._find_arguments(op, args, kwargs) and not self._creates_here(args, kwargs):
+            return func(*args, **kwargs)
+        self.index += 1
+        self.table.position = (op.step, op.index)
+        for listener in self.listeners:
+            listener.before_op(op)
+        out = func(*args, **kwargs)
+        self._find_results(op, out)
+        for listener in self.listeners:
+            listener.after_op(op)
+        return out
+
+    def _find_arguments(self, op: Op[B], args: Any, kwargs: dict[str, Any]) -> bool:
+        """List the op's argument storages; return whether any tensor is on the tracked device."""
+        operator, kind = op.operator, self.device.type
+        here = False
+        parts: list[Any] = [operator.name]
+        seen: dict[int, int] = {}
+        named = [*enumerate(args), *kwargs.items()] if kwargs else enumerate(args)
+        for position, value in named:
+            how = READ | WRITE if operator.writes_all or position in operator.written else READ
+            if operator.ignores_first and position == 0:
+                how = 0
+            for tensor in (value,) if isinstance(value, torch.Tensor) else tensors_in(value):
+                parts.append(tensor.shape)
+                parts.append(tensor.dtype)
+                if tensor.device.type == kind:
+                    here = True
+                    if how:
+                        self._add(op, seen, tensor, how)
+        if len(parts) == 1:
+            parts += [str(value) for value in args]
+        key = tuple(parts)
+        found = self._signatures.get(key)
+        if found is None:
+            found = self._signatures[key] = signature(operator.name, key[1:])
+        op.signature = found
+        op.first_new = len(op.blocks)
+        return here
+
+    def _add(self, op: Op[B], seen: dict[int, int], tensor: torch.Tensor, how: int) -> None:
+        if tensor.layout is not torch.strided:
+            for part in strided_parts(tensor):
+                self._add(op, seen, part, how)
+            return
+        block = self.table.block(tensor.untyped_storage())
+        at = seen.get(block.id)
+        if at is None:
+            seen[block.id] = len(op.blocks)
+            op.blocks.append(block)
+            op.access.append(how)
+        else:
+            op.access[at] |= how
+
+    def _find_results(self, op: Op[B], out: Any) -> None:
+        seen = {block.id: i for i, block in enumerate(op.blocks)}
+        for tensor in (out,) if isinstance(out, torch.Tensor) else tensors_in(out):
+            if tensor.device.type == self.device.type:
+                self._add(op, seen, tensor, 0)
+        for position in range(op.first_new, len(op.blocks)):
+            op.access[position] = WRITE
+
+    def _creates_here(self, args: Any, kwargs: dict[str, Any]) -> bool:
+        """Whether an op without storages of the tracked device makes one there."""
+        device = kwargs.get("device")
+        if device is None:
+            return self.device.type == "cpu" and not any(True for _ in tensors_in(args))
+        return torch.device(device).type == self.device.type
+
+    def _run_cut(self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run a list operator over groups of its entries: the same arithmetic, entry by entry."""
+        first = args[0] if args and isinstance(args[0], (list, tuple)) else []
+        sizes = [t.untyped_storage().nbytes() for t in first if isinstance(t, torch.Tensor)]
+        groups = partition(sizes) if len(sizes) == len(first) else []
+        if len(groups) < 2 or _has_scalar_tensor(args):
+            return self._run(operator, func, args, kwargs)
+        results: list[Any] = []
+        for group in groups:
+            out = self._run(operator, func, *_cut(args, kwargs, len(first), group))
+            results += out if isinstance(out, (list, tuple)) else ()
+        return results or None
+
+
+def _dispatches_itself(cls: type) -> bool:
+    return cls.__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl  # type: ignore[attr-defined]
+
+
+def _has_scalar_tensor(args: Any) -> bool:
+    """Whether a list operator takes its scalars as one tensor, which is not cut."""
+    return any(isinstance(value, torch.Tensor) and value.dim() == 1 for value in args[1:])
+
+
+def _cut(
+    args: Any, kwargs: dict[str, Any], length: int, group: slice
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def part(value: Any) -> Any:
+        is_list = isinstance(value, (list, tuple)) and len(value) == length
+        return value[group] if is_list else value
+
+    return tuple(part(v) for v in args), {k: part(v) for k, v in kwargs.items()}

@@ -1,0 +1,215 @@
+"""Records the op stream: rows of accesses, and what is known of each storage."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+from typing import Any
+
+import torch
+
+from teraio.profiler.clock import Clock
+from teraio.profiler.modules import ModuleWatch, TensorLabel, optimizer_labels
+from teraio.profiler.opstream import READ, WRITE, Op
+from teraio.profiler.optimizers import OptimizerWatch
+from teraio.profiler.storages import Block, StorageTable, UntypedStorage
+from teraio.profiler.workspace import WorkspaceMeter
+
+_ACCESS = {READ: "read", WRITE: "write", READ | WRITE: "readwrite"}
+_KIND_RANK = ("parameter", "buffer", "optimizer_state", "gradient", "input", "activation", "other")
+
+
+@dataclass
+class Facts:
+    """What is known of one storage; born and died are (step, op)."""
+
+    nbytes: int
+    born: tuple[int, int] | None = None
+    died: tuple[int, int] | None = None
+    kind: str = "other"
+    name: str = ""
+    pinned: bool = False
+
+    def label(self, kind: str, name: str) -> None:
+        """Take a kind if it says more than the one known."""
+        if _KIND_RANK.index(kind) < _KIND_RANK.index(self.kind):
+            self.kind, self.name = kind, name
+
+
+@dataclass
+class OpRow:
+    """One op of a step; `accesses` are (storage id, access)."""
+
+    name: str
+    phase: str
+    module: str
+    signature: int
+    overhead_ns: int
+    accesses: list[tuple[int, str]] = field(default_factory=list)
+
+
+@dataclass
+class StepRecord:
+    """One complete step: its ops, their times in ns, and the storages alive when it began."""
+
+    number: int
+    ops: list[OpRow]
+    starts: list[int]
+    durations: list[int]
+    alive_at_start: list[int]
+
+
+class Recorder:
+    """A listener that keeps the last `keep` complete steps.
+
+    Holds weak references only, so recording does not change how long anything lives.
+    """
+
+    def __init__(
+        self,
+        *,
+        table: StorageTable[Block],
+        modules: ModuleWatch,
+        optimizers: OptimizerWatch,
+        clock: Clock,
+        new_meter: Callable[[], WorkspaceMeter],
+        keep: int,
+        meter_step: int,
+    ) -> None:
+        self.facts: dict[int, Facts] = {}
+        self.steps: deque[StepRecord] = deque(maxlen=keep)
+        self.workspace: dict[int, int] = {}
+        self._table, self._modules, self._optimizers = table, modules, optimizers
+        self._clock, self._new_meter, self._meter_step = clock, new_meter, meter_step
+        self._meter: WorkspaceMeter | None = None
+        self._ops: list[OpRow] = []
+        self._marks: list[Any] = []
+        self._overhead = 0
+        self._alive_at_start: list[int] = []
+
+    def before_op(self, op: Op[Block]) -> None:
+        """Note the op and when it starts."""
+        if not self._marks:
+            self._begin()
+        phase = self._phase()
+        row = OpRow(op.operator.name, phase, self._modules.current, op.signature, self._overhead)
+        self._ops.append(row)
+        if self._meter is not None:
+            self._meter.start(op.signature)
+        started = perf_counter_ns()
+        self._overhead += started - op.entered_ns
+        row.overhead_ns = self._overhead
+        self._marks.append(self._clock.mark())
+
+    def after_op(self, op: Op[Block]) -> None:
+        """Note when the op ended and what it touched."""
+        self._marks.append(self._clock.mark())
+        ended = perf_counter_ns()
+        if self._meter is not None:
+            self._meter.stop(sum(block.nbytes for block in op.blocks[op.first_new :]))
+        row = self._ops[-1]
+        if not op.operator.is_view:
+            self._note_accesses(op, row)
+        self._overhead += perf_counter_ns() - ended
+
+    def touch(self, block: Block, *, keeps_address: bool) -> None:
+        """A storage whose address the program has taken must stay where it is."""
+        if keeps_address:
+            self._facts(block).pinned = True
+
+    def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Label gradients while they are sure to exist."""
+        self._label_all(self._modules.labels())
+        self._label_all(optimizer_labels(optimizer, self._parameter_names()))
+
+    def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """Label optimizer states once they exist."""
+        self._label_all(optimizer_labels(optimizer, self._parameter_names()))
+
+    def end_step(self, step: int) -> None:
+        """Keep the finished step and begin the next."""
+        self._bury()
+        if self._ops:
+            self.steps.append(self._finished(step))
+        self._forget()
+        self._alive_at_start = [block.id for block in self._table]
+        if self._meter is not None:
+            self.workspace = self._meter.bytes_by_op()
+            self._meter = None
+        if step + 1 == self._meter_step:
+            self._meter = self._new_meter()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._ops, self._overhead = [], 0
+        self._marks = [self._clock.mark()]
+
+    def _finished(self, step: int) -> StepRecord:
+        times = self._clock.resolve(self._marks)
+        starts, ends = times[1::2], times[2::2]
+        return StepRecord(
+            number=step,
+            ops=self._ops,
+            starts=[t - op.overhead_ns for t, op in zip(starts, self._ops, strict=True)],
+            durations=[end - start for start, end in zip(starts, ends, strict=True)],
+            alive_at_start=self._alive_at_start,
+        )
+
+    def _note_accesses(self, op: Op[Block], row: OpRow) -> None:
+        for position, block in enumerate(op.blocks):
+            facts = self._facts(block)
+            if position >= op.first_new:
+                facts.born = (op.step, op.index)
+                facts.label("activation" if row.phase in ("forward", "backward") else "other", "")
+            elif facts.kind == "other" and row.phase == "forward":
+                facts.label("input", "")
+            row.accesses.append((block.id, _ACCESS[op.access[position]]))
+
+    def _facts(self, block: Block) -> Facts:
+        facts = self.facts.get(block.id)
+        if facts is None:
+            storage = block.storage
+            foreign = storage is not None and not _movable(storage)
+            born = self._table.position if self._table.position[0] else None
+            facts = self.facts[block.id] = Facts(block.nbytes, born=born, pinned=foreign)
+        facts.nbytes = max(facts.nbytes, block.nbytes)
+        return facts
+
+    def _phase(self) -> str:
+        if self._optimizers.stepping:
+            return "optimizer"
+        if torch._C._current_graph_task_id() != -1:
+            return "backward"
+        return "forward" if self._modules.running else "other"
+
+    def _parameter_names(self) -> dict[int, str]:
+        return {id(t): name for t, kind, name in self._modules.labels() if kind == "parameter"}
+
+    def _label_all(self, labels: Any) -> None:
+        label: TensorLabel
+        for label in labels:
+            tensor, kind, name = label
+            if tensor.layout is torch.strided:
+                block = self._table.known(tensor.untyped_storage())
+                if block is not None:
+                    self._facts(block).label(kind, name)
+
+    def _bury(self) -> None:
+        for block, where in self._table.take_dead():
+            if block.id in self.facts:
+                self.facts[block.id].died = where
+
+    def _forget(self) -> None:
+        """Drop what is known of storages that died before the first step still kept."""
+        if self.steps:
+            first = self.steps[0].number
+            gone = [i for i, f in self.facts.items() if f.died is not None and f.died[0] < first]
+            for block_id in gone:
+                del self.facts[block_id]
+
+
+def _movable(storage: UntypedStorage) -> bool:
+    """Whether the memory is torch's own and nobody else's."""
+    return storage.resizable() and not storage.is_shared()

@@ -1,0 +1,112 @@
+"""`teraio profile` as a function: runs a script under the recorder and returns its trace."""
+
+from __future__ import annotations
+
+import os
+import platform
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from teraio.profiler.clock import clock_for
+from teraio.profiler.export import to_trace
+from teraio.profiler.modules import ModuleWatch
+from teraio.profiler.opstream import OpStream
+from teraio.profiler.optimizers import OptimizerWatch
+from teraio.profiler.recorder import Recorder
+from teraio.profiler.script import Script, StopScript, run_script
+from teraio.profiler.storages import Block, StorageTable, tracked_device
+from teraio.profiler.touch import touch_points
+from teraio.profiler.trace import Trace
+from teraio.profiler.workspace import meter_for
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What came of profiling a script.
+
+    `trace` is None if no step was complete. `steady` is false when the script ended before its
+    warm-up did, so that the trace may hold set-up work.
+    """
+
+    trace: Trace | None
+    exit_code: int
+    steady: bool
+
+
+def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> Profile:
+    """Run a script and record `steps` steps after `warmup` others.
+
+    The script is stopped once they are recorded, unless `go_on`. Raises InputMissingError if
+    there is no such script; the script's own errors become its exit code.
+    """
+    table: StorageTable[Block] = StorageTable(Block)
+    device = tracked_device()
+    modules = ModuleWatch()
+    recorder: Recorder | None = None
+    finished = False
+
+    def step_ended(optimizer: torch.optim.Optimizer) -> None:
+        nonlocal finished
+        if recorder is None or finished:
+            return
+        recorder.after_optimizer(optimizer)
+        stream.end_step()
+        if stream.step == warmup + steps:
+            finished = True
+            stream.listeners = ()
+            if not go_on:
+                raise StopScript
+
+    def step_begins(optimizer: torch.optim.Optimizer) -> None:
+        if recorder is not None and not finished:
+            recorder.before_optimizer(optimizer)
+
+    optimizers = OptimizerWatch(step_begins, step_ended)
+    recorder = Recorder(
+        table=table,
+        modules=modules,
+        optimizers=optimizers,
+        clock=clock_for(device),
+        new_meter=partial(meter_for, device),
+        keep=steps,
+        meter_step=max(warmup - 1, 1),
+    )
+    stream = OpStream(table, [recorder])
+    warm_up_dispatch()
+    with ExitStack() as stack:
+        for part in (optimizers.installed(), modules.installed(), touch_points(stream), stream):
+            stack.enter_context(part)
+        exit_code = run_script(script)
+    trace = to_trace(recorder, **_machine(script, device)) if recorder.steps else None
+    return Profile(trace, exit_code, steady=stream.step > warmup)
+
+
+def warm_up_dispatch() -> None:
+    """Pay for what torch imports on the first op under a dispatch mode."""
+    table: StorageTable[Block] = StorageTable(Block)
+    with OpStream(table, []):
+        torch.zeros(1) + 1
+
+
+def _machine(script: Script, device: torch.device) -> dict[str, object]:
+    on_cpu = device.type == "cpu"
+    return {
+        "device": _cpu_name() if on_cpu else torch.cuda.get_device_name(),
+        "device_memory_bytes": _cpu_memory() if on_cpu else torch.accelerator.get_memory_info()[1],
+        "torch_version": torch.__version__,
+        "allocator": "cpu" if on_cpu else os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "default"),
+        "rank": int(os.environ.get("RANK", "0")),
+        "world_size": int(os.environ.get("WORLD_SIZE", "1")),
+        "command": script.command,
+    }
+
+
+def _cpu_name() -> str:
+    return f"cpu ({platform.machine()}, {os.cpu_count()} cores)"
+
+
+def _cpu_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,0 +1,111 @@
+"""Storages: the unit in which memory is recorded and moved.
+
+A tensor, its views and its `.data` are one storage. While a `StorageImpl` lives, torch hands out
+one Python object for it, so a weak reference to that object ends exactly when the memory does.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeVar
+
+import torch
+
+UntypedStorage = torch.UntypedStorage
+
+
+class Block:
+    """One storage of the running program, under an id that is never reused."""
+
+    __slots__ = ("__weakref__", "id", "key", "nbytes", "ref")
+
+    def __init__(self, storage: UntypedStorage, block_id: int) -> None:
+        self.id = block_id
+        self.nbytes = storage.nbytes()
+        self.key: int = storage._cdata
+        self.ref: weakref.ref[UntypedStorage] | None = None
+
+    @property
+    def storage(self) -> UntypedStorage | None:
+        """The storage, or None once it is gone."""
+        return None if self.ref is None else self.ref()
+
+
+B = TypeVar("B", bound=Block)
+
+
+class StorageTable(Generic[B]):
+    """The storages seen so far that still live.
+
+    Keyed by the address of the `StorageImpl`, which is unique while it lives; a finaliser takes
+    the key back before the address can be used again. Deaths can come from any thread and in
+    the middle of anything, so they are only queued here; `take_dead` hands them over.
+    """
+
+    def __init__(self, factory: Callable[[UntypedStorage, int], B]) -> None:
+        self._factory = factory
+        self._blocks: dict[int, B] = {}
+        self._dead: deque[tuple[B, tuple[int, int]]] = deque()
+        self._next_id = 0
+        self.position: tuple[int, int] = (0, 0)
+        """The step and op that are running, with which a death is stamped."""
+
+    def block(self, storage: UntypedStorage) -> B:
+        """Return the block of a storage, making one when it is new."""
+        found = self._blocks.get(storage._cdata)
+        return self._adopt(storage) if found is None else found
+
+    def known(self, storage: UntypedStorage) -> B | None:
+        """Return the block of a storage, or None if no op has touched it yet."""
+        return self._blocks.get(storage._cdata)
+
+    def take_dead(self) -> Iterator[tuple[B, tuple[int, int]]]:
+        """Yield the blocks that died since the last call, with the (step, op) they died in."""
+        while self._dead:
+            yield self._dead.popleft()
+
+    def __iter__(self) -> Iterator[B]:
+        return iter(list(self._blocks.values()))
+
+    def _adopt(self, storage: UntypedStorage) -> B:
+        block = self._factory(storage, self._next_id)
+        self._next_id += 1
+
+        def died(_: object, table: StorageTable[B] = self, block: B = block) -> None:
+            table._blocks.pop(block.key, None)
+            table._dead.append((block, table.position))
+
+        block.ref = weakref.ref(storage, died)
+        self._blocks[block.key] = block
+        return block
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """Yield every tensor in an operator's arguments or results, lists and dicts walked."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from tensors_in(item)
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+
+
+def tracked_device() -> torch.device:
+    """Return the device whose memory is the budget: the accelerator, or the CPU without one."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    return torch.device("cpu") if accelerator is None else torch.device(accelerator.type)
+
+
+def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """Return the dense tensors a sparse one is made of."""
+    if tensor.layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
