@@ -10,12 +10,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
 from teraio.profiler.errors import BadInputError
 from teraio.profiler.trace import GRANULE
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
+
     from teraio.profiler.trace import Trace
 
 

@@ -1,0 +1,144 @@
+"""How long transfers take, and what is left of each channel's time in a step.
+
+Positions are unwrapped: slot k of the next step is k + n_ops. Slot k is the time from the start
+of op k to the start of the next one. All times are whole ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from teraio.planner.plan import HOST, SSD
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from teraio.planner.plan import Hardware
+
+_FIRST_LOOK: Final = 64
+"""Slots looked at first when searching for free time; each further look is twice as long."""
+
+
+def transfer_ns(hardware: Hardware, tier: str, nbytes: int, *, to_gpu: bool) -> int:
+    """Return the ns that one transfer of `nbytes` takes on an idle channel."""
+    if tier == SSD:
+        ssd = hardware.ssd
+        rate = ssd.read_bytes_per_s if to_gpu else ssd.write_bytes_per_s
+        latency = ssd.latency_ns
+    else:
+        link = hardware.host_link
+        rate = link.to_gpu_bytes_per_s if to_gpu else link.to_host_bytes_per_s
+        latency = 0
+    return latency - (-nbytes * 10**9 // rate)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Time taken from a channel: `ns` of each slot from position `first` on."""
+
+    first: int
+    ns: NDArray[np.int64]
+
+    @property
+    def total_ns(self) -> int:
+        """The time taken in all slots together."""
+        return int(self.ns.sum())
+
+
+class Channel:
+    """The free time of one channel in one direction, slot by slot, in a step that repeats."""
+
+    def __init__(self, slots: NDArray[np.int64]) -> None:
+        self._n_ops = len(slots)
+        self._free = np.concatenate([slots, slots])
+
+    def free_ns(self, first: int, end: int) -> int:
+        """Return the free time in slots `first` to `end` - 1."""
+        return int(self._free[first:end].sum())
+
+    def finish(self, first: int, end: int, ns: int) -> int | None:
+        """Return the slot in which `ns` of work is done that starts in slot `first` as early as
+        it can, or None if slots `first` to `end` - 1 do not have the time.
+        """
+        look = _FIRST_LOOK
+        while first < end:
+            stop = min(first + look, end)
+            done = np.cumsum(self._free[first:stop])
+            if done[-1] >= ns:
+                return first + int(np.searchsorted(done, ns))
+            ns -= int(done[-1])
+            first, look = stop, 2 * look
+        return None
+
+    def start(self, first: int, end: int, ns: int) -> int | None:
+        """Return the slot in which `ns` of work must start that is done by the end of slot
+        `end` - 1, as late as it can, or None if slots `first` to `end` - 1 do not have the time.
+        """
+        look = _FIRST_LOOK
+        while first < end:
+            stop = max(end - look, first)
+            done = np.cumsum(self._free[stop:end][::-1])
+            if done[-1] >= ns:
+                return end - 1 - int(np.searchsorted(done, ns))
+            ns -= int(done[-1])
+            end, look = stop, 2 * look
+        return None
+
+    def take_early(self, first: int, end: int, ns: int) -> Taken:
+        """Take up to `ns` of the free time in slots `first` to `end` - 1, the earliest first."""
+        return self._take(first, _split(self._free[first:end], ns))
+
+    def take_late(self, first: int, end: int, ns: int) -> Taken:
+        """Take up to `ns` of the free time in slots `first` to `end` - 1, the latest first."""
+        return self._take(first, _split(self._free[first:end][::-1], ns)[::-1])
+
+    def give_back(self, taken: Taken) -> None:
+        """Undo a take."""
+        add_cyclic(self._free, taken.first, taken.ns)
+
+    def _take(self, first: int, ns: NDArray[np.int64]) -> Taken:
+        used = np.flatnonzero(ns)
+        if len(used):
+            ns = ns[used[0] : used[-1] + 1].copy()
+            first += int(used[0])
+        taken = Taken(first, ns if len(used) else ns[:0].copy())
+        add_cyclic(self._free, first, -taken.ns)
+        return taken
+
+
+class Channels:
+    """The four channels of a step: to and from each tier."""
+
+    def __init__(self, slots: NDArray[np.int64]) -> None:
+        self._channels = {(tier, way): Channel(slots) for tier in (SSD, HOST) for way in (0, 1)}
+
+    def to_tier(self, tier: str) -> Channel:
+        """Return the channel from the device to `tier`."""
+        return self._channels[tier, 0]
+
+    def to_gpu(self, tier: str) -> Channel:
+        """Return the channel from `tier` to the device."""
+        return self._channels[tier, 1]
+
+
+def add_cyclic(doubled: NDArray[np.int64], first: int, values: NDArray[np.int64]) -> None:
+    """Add `values` from position `first` on to a step's values that are stored twice in a row.
+
+    `doubled` has the values of the step and then the same again, so that a window that crosses
+    the step's end is one slice; `values` spans less than a step.
+    """
+    n_ops = len(doubled) // 2
+    first %= n_ops
+    doubled[first : first + len(values)] += values
+    inside = min(len(values), n_ops - first)
+    doubled[first + n_ops : first + n_ops + inside] += values[:inside]
+    doubled[: len(values) - inside] += values[inside:]
+
+
+def _split(free: NDArray[np.int64], ns: int) -> NDArray[np.int64]:
+    """Return how `ns` of work fills `free` in order."""
+    done = np.minimum(np.cumsum(free), ns)
+    return np.diff(done, prepend=0)

@@ -1,0 +1,46 @@
+"""Which intervals of a tensor share a copy, so that only the first of them has to write it.
+
+A copy stays current from one write access to the next. Intervals between the same two writes
+are a family; the first of its members that is used makes the copy, the others are drops. A
+tensor that outlives steps and is never written in one needs no write: its copy is made once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from teraio.planner.step import Interval, Step
+
+
+class Family(NamedTuple):
+    """Indices of the intervals that share a copy, in the order in which they follow the write."""
+
+    members: tuple[int, ...]
+    clean: bool
+
+
+def families(step: Step, intervals: Sequence[Interval]) -> list[Family]:
+    """Return the family of each interval."""
+    members: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    keys = []
+    writes: list[int] = []
+    last_tensor = None
+    for index, interval in enumerate(intervals):
+        tensor = step.tensors[interval.tensor]
+        if interval.tensor != last_tensor:
+            writes = [use.op for use in tensor.uses if use.writes]
+            last_tensor = interval.tensor
+        version, order = bisect_right(writes, interval.after_op), interval.after_op
+        if tensor.persistent and version == 0:
+            version, order = len(writes), order + len(step.ops)
+        clean = tensor.persistent and not writes
+        keys.append((interval.tensor, version, clean))
+        members.setdefault((interval.tensor, version), []).append((order, index))
+    found = {
+        key: tuple(index for _, index in sorted(together)) for key, together in members.items()
+    }
+    return [Family(found[tensor, version], clean) for tensor, version, clean in keys]

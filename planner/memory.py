@@ -1,0 +1,86 @@
+"""The bytes each op needs over the budget, as tensors are taken away and brought back.
+
+Positions are unwrapped: op k of the next step is k + n_ops.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from teraio.planner.bandwidth import add_cyclic
+from teraio.profiler.trace import GRANULE
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_MOST_WEIGHT: Final = 1 << 30
+"""The weights of a step add up to at most about this, so that bytes in granules (under 2^31 for
+1 TiB) times weights stay inside 64 bits."""
+
+
+class Memory:
+    """How far each op is over the budget (negative: room left) in a step that repeats."""
+
+    def __init__(
+        self, demand: NDArray[np.int64], budget_bytes: int, slots: NDArray[np.int64]
+    ) -> None:
+        over = demand - budget_bytes
+        self.over = np.concatenate([over, over])
+        self.weights = np.concatenate([_weights(slots)] * 2)
+
+    def worst(self) -> int:
+        """Return how far the worst op is over the budget, in bytes; not positive if none is."""
+        return int(self.over[: len(self.over) // 2].max())
+
+    def relief(self, first: int, end: int, size: int) -> int:
+        """Return by how much taking `size` bytes away at ops `first` to `end` - 1 would reduce
+        what is over the budget: granules times the ops' time weights.
+        """
+        reduced = np.clip(self.over[first:end], 0, size)
+        reduced += GRANULE - 1
+        reduced //= GRANULE
+        return int(reduced @ self.weights[first:end])
+
+    def relief_limits(
+        self, firsts: NDArray[np.int64], ends: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return what `relief` cannot exceed for each of many windows, all at once."""
+        over = np.maximum(self.over, 0)
+        granules = -(-over // GRANULE)
+        by_time = np.concatenate([[0], np.cumsum(np.where(over > 0, self.weights, 0))])
+        by_bytes = np.concatenate([[0], np.cumsum(granules * self.weights)])
+        full = (by_time[ends] - by_time[firsts]) * (sizes // GRANULE)
+        limits: NDArray[np.int64] = np.minimum(full, by_bytes[ends] - by_bytes[firsts])
+        return limits
+
+    def excess(self, first: int, end: int) -> tuple[int, int] | None:
+        """Return the first and the last op over the budget from `first` to `end` - 1, if any."""
+        found = np.flatnonzero(self.over[first:end] > 0)
+        return (first + int(found[0]), first + int(found[-1])) if len(found) else None
+
+    def fits(self, first: int, end: int, size: int) -> bool:
+        """Return whether ops `first` to `end` - 1 have room for `size` more bytes."""
+        return first >= end or int(self.over[first:end].max()) + size <= 0
+
+    def room_before(self, first: int, end: int, size: int) -> int:
+        """Return the least `k` >= `first` such that ops `k` to `end` - 1 have room for `size`."""
+        full = np.flatnonzero(self.over[first:end] > -size)
+        return first + int(full[-1]) + 1 if len(full) else first
+
+    def room_after(self, first: int, end: int, size: int) -> int:
+        """Return the largest `k` <= `end` such that ops `first` to `k` - 1 have room for `size`."""
+        full = np.flatnonzero(self.over[first:end] > -size)
+        return first + int(full[0]) if len(full) else max(first, end)
+
+    def add(self, first: int, end: int, nbytes: int) -> None:
+        """Add `nbytes` at ops `first` to `end` - 1, less than a step."""
+        if first < end:
+            add_cyclic(self.over, first, np.full(end - first, nbytes, dtype=np.int64))
+
+
+def _weights(slots: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the slots' ns, scaled down to add up to little enough; at least 1 each."""
+    scale = max(1, -(-int(slots.sum()) // _MOST_WEIGHT))
+    return np.maximum(slots // scale, 1)

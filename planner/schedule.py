@@ -1,0 +1,300 @@
+"""What a policy has decided so far, and what each further decision would bring and cost.
+
+Positions are unwrapped: op k of the next step is k + n_ops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from teraio.planner.bandwidth import Channels, Taken, add_cyclic, transfer_ns
+from teraio.planner.copies import families
+from teraio.planner.memory import Memory
+from teraio.planner.plan import HOST, SSD, Action, Offload, Prefetch
+from teraio.planner.step import demand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from teraio.planner.problem import Problem
+
+
+@dataclass(slots=True)
+class Placement:
+    """An interval that is used: the tensor is absent at ops `gone` to `back`."""
+
+    tier: str
+    gone: int
+    back: int
+    write: bool
+    out: Taken | None
+    into: Taken
+
+
+class Option(NamedTuple):
+    """A way to use an interval: what it relieves (see `Memory.relief`) and costs, in ns."""
+
+    tier: str
+    gone: int
+    back: int
+    relief: int
+    cost_ns: int
+
+    @property
+    def ratio(self) -> float:
+        """Relief per ns of cost."""
+        return self.relief / self.cost_ns
+
+
+class Schedule:
+    """The intervals used so far, with the memory and the channel time they leave."""
+
+    def __init__(self, problem: Problem) -> None:
+        step = problem.step
+        self.problem = problem
+        self.n_ops = len(step.ops)
+        self.memory = Memory(demand(step), problem.planned_bytes, step.slots)
+        self.channels = Channels(step.slots)
+        self.placed: dict[int, Placement] = {}
+        self.families = families(step, problem.intervals)
+        self._host_used = np.zeros(2 * self.n_ops, dtype=np.int64)
+        self._host_spans: dict[int, list[tuple[int, int]]] = {}
+        self._intervals_of: dict[int, list[int]] = {}
+        for index, interval in enumerate(problem.intervals):
+            self._intervals_of.setdefault(interval.tensor, []).append(index)
+
+    def size(self, index: int) -> int:
+        """Return the bytes that interval `index` frees."""
+        return self.problem.step.tensors[self.problem.intervals[index].tensor].size
+
+    def transfer_ns(self, index: int, tier: str, *, to_gpu: bool) -> int:
+        """Return the ns of one transfer of interval `index`'s tensor."""
+        nbytes = self.problem.step.tensors[self.problem.intervals[index].tensor].nbytes
+        return transfer_ns(self.problem.hardware, tier, nbytes, to_gpu=to_gpu)
+
+    def needs_write(self, index: int, tier: str) -> bool:
+        """Return whether the tier would have no current copy when interval `index` begins."""
+        family = self.families[index]
+        if family.clean:
+            return False
+        earlier = family.members[: family.members.index(index)]
+        return not any(self._is_in(member, tier) for member in earlier)
+
+    def in_time(self, index: int) -> Option | None:
+        """Return how interval `index` can be used in the channel time that is left, if it can.
+
+        The SSD is preferred; host memory serves where the SSD has no time and there is room.
+        """
+        for tier in self._tiers():
+            window = self._window_in_time(index, tier)
+            if window is not None and (tier == SSD or self._host_fits(index)):
+                gone, back = window
+                relief = self.memory.relief(gone, back + 1, self.size(index))
+                if relief:
+                    return Option(tier, gone, back, relief, self._cost(index, tier))
+        return None
+
+    def forced(self, index: int) -> Option | None:
+        """Return how interval `index` can relieve every op inside it that is over the budget.
+
+        The cost is the channel time that its windows lack, which the device would have to wait
+        for. None if it cannot relieve anything.
+        """
+        interval = self.problem.intervals[index]
+        excess = self.memory.excess(interval.after_op + 1, interval.needed_by_op)
+        if excess is None:
+            return None
+        placement = self.placed.get(index)
+        if placement is not None:
+            return self._widened(index, placement, *excess)
+        options = [
+            self._forced_to(index, tier, *excess)
+            for tier in self._tiers()
+            if tier == SSD or self._host_fits(index)
+        ]
+        return min(options, key=lambda option: option.cost_ns)
+
+    def place(self, index: int, tier: str, gone: int, back: int) -> None:
+        """Use interval `index`: away from op `gone` to op `back`."""
+        if index in self.placed:
+            self.remove(index)
+        interval = self.problem.intervals[index]
+        write = self.needs_write(index, tier)
+        out = None
+        if write:
+            self._become_drops(self._later(index, tier))
+            ns = self.transfer_ns(index, tier, to_gpu=False)
+            out = self.channels.to_tier(tier).take_early(interval.after_op + 1, gone, ns)
+        ns = self.transfer_ns(index, tier, to_gpu=True)
+        into = self.channels.to_gpu(tier).take_late(back + 1, interval.needed_by_op, ns)
+        self.placed[index] = Placement(tier, gone, back, write, out, into)
+        self.memory.add(gone, back + 1, -self.size(index))
+        self._account_host(interval.tensor)
+
+    def remove(self, index: int) -> None:
+        """Do not use interval `index` after all; no other may depend on the copy it makes."""
+        placement = self.placed.pop(index)
+        if placement.out is not None:
+            self.channels.to_tier(placement.tier).give_back(placement.out)
+        self.channels.to_gpu(placement.tier).give_back(placement.into)
+        self.memory.add(placement.gone, placement.back + 1, self.size(index))
+        self._account_host(self.problem.intervals[index].tensor)
+
+    def removable(self, index: int) -> bool:
+        """Return whether memory still suffices, and no drop lacks its copy, without `index`."""
+        placement = self.placed[index]
+        if placement.write and self._later(index, placement.tier):
+            return False
+        return self.memory.fits(placement.gone, placement.back + 1, self.size(index))
+
+    def move(self, index: int, gone: int, back: int) -> None:
+        """Change the window of a used interval, leaving the channel time as it is reserved."""
+        placement = self.placed[index]
+        size = self.size(index)
+        self.memory.add(placement.gone, placement.back + 1, size)
+        self.memory.add(gone, back + 1, -size)
+        placement.gone, placement.back = gone, back
+
+    def actions(self) -> tuple[Action, ...]:
+        """Return the plan's actions in op order; transfers that must end first come first."""
+        keyed: list[tuple[tuple[int, ...], Action]] = []
+        for index, placement in self.placed.items():
+            interval = self.problem.intervals[index]
+            tensor = self.problem.step.tensors[interval.tensor].id
+            offload = Offload(
+                tensor,
+                placement.tier,
+                interval.after_op,
+                placement.gone % self.n_ops,
+                placement.write,
+            )
+            after_op = placement.back % self.n_ops
+            needed_by_op = interval.needed_by_op % self.n_ops
+            prefetch = Prefetch(tensor, placement.tier, after_op, needed_by_op)
+            urgency = placement.gone - interval.after_op
+            keyed.append(((interval.after_op, 0, urgency, tensor), offload))
+            urgency = interval.needed_by_op - placement.back
+            keyed.append(((after_op, 1, urgency, tensor), prefetch))
+        return tuple(action for _, action in sorted(keyed, key=lambda pair: pair[0]))
+
+    def _tiers(self) -> tuple[str, ...]:
+        return (SSD, HOST) if self.problem.host_bytes else (SSD,)
+
+    def _is_in(self, index: int, tier: str) -> bool:
+        return index in self.placed and self.placed[index].tier == tier
+
+    def _later(self, index: int, tier: str) -> list[int]:
+        """Return the used intervals that follow `index` in its family, in the same tier."""
+        family = self.families[index]
+        later = family.members[family.members.index(index) + 1 :]
+        return [member for member in later if self._is_in(member, tier)]
+
+    def _become_drops(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            placement = self.placed[index]
+            if placement.out is not None:
+                self.channels.to_tier(placement.tier).give_back(placement.out)
+                placement.out, placement.write = None, False
+                self.move(index, self.problem.intervals[index].after_op + 1, placement.back)
+
+    def _cost(self, index: int, tier: str) -> int:
+        cost = self.transfer_ns(index, tier, to_gpu=True)
+        if self.needs_write(index, tier) and not self._later(index, tier):
+            cost += self.transfer_ns(index, tier, to_gpu=False)
+        return cost
+
+    def _window_in_time(self, index: int, tier: str) -> tuple[int, int] | None:
+        interval = self.problem.intervals[index]
+        first, end = interval.after_op + 1, interval.needed_by_op
+        ns = self.transfer_ns(index, tier, to_gpu=True)
+        start = self.channels.to_gpu(tier).start(first, end, ns)
+        if start is None or start <= first:
+            return None
+        if not self.needs_write(index, tier):
+            return first, start - 1
+        ns = self.transfer_ns(index, tier, to_gpu=False)
+        finish = self.channels.to_tier(tier).finish(first, start - 1, ns)
+        return None if finish is None else (finish + 1, start - 1)
+
+    def _forced_to(self, index: int, tier: str, low: int, high: int) -> Option:
+        interval = self.problem.intervals[index]
+        first, end = interval.after_op + 1, interval.needed_by_op
+        gone, back, cost_ns = first, high, 1
+        if self.needs_write(index, tier):
+            ns = self.transfer_ns(index, tier, to_gpu=False)
+            channel = self.channels.to_tier(tier)
+            finish = channel.finish(first, low, ns)
+            gone = low if finish is None else finish + 1
+            cost_ns += max(0, ns - channel.free_ns(first, low))
+        ns = self.transfer_ns(index, tier, to_gpu=True)
+        channel = self.channels.to_gpu(tier)
+        start = channel.start(high + 1, end, ns)
+        back = high if start is None else start - 1
+        cost_ns += max(0, ns - channel.free_ns(high + 1, end))
+        relief = self.memory.relief(gone, back + 1, self.size(index))
+        return Option(tier, gone, back, relief, cost_ns)
+
+    def _widened(self, index: int, placement: Placement, low: int, high: int) -> Option | None:
+        """Return the option to be away from `low` to `high` too, at the cost of reserved time."""
+        gone, back = min(low, placement.gone), max(high, placement.back)
+        if (gone, back) == (placement.gone, placement.back):
+            return None
+        size = self.size(index)
+        relief = self.memory.relief(gone, placement.gone, size)
+        relief += self.memory.relief(placement.back + 1, back + 1, size)
+        lost_ns = 0
+        if placement.out is not None:
+            lost_ns += int(placement.out.ns[max(0, gone - placement.out.first) :].sum())
+        lost_ns += int(placement.into.ns[: max(0, back + 1 - placement.into.first)].sum())
+        return Option(placement.tier, gone, back, relief, lost_ns + 1)
+
+    def _host_fits(self, index: int) -> bool:
+        """Return whether host memory has room for the copy, if interval `index` were to use it."""
+        tensor = self.problem.intervals[index].tensor
+        size = self.size(index)
+        if size > self.problem.host_bytes:
+            return False
+        self._hold(self._host_spans.get(tensor, []), -size)
+        spans = self._spans(tensor, extra=index)
+        room = self.problem.host_bytes - size
+        fits = all(self._host_used[first:end].max() <= room for first, end in spans)
+        self._hold(self._host_spans.get(tensor, []), size)
+        return fits
+
+    def _account_host(self, tensor: int) -> None:
+        spans = self._spans(tensor)
+        if spans or tensor in self._host_spans:
+            size = self.problem.step.tensors[tensor].size
+            self._hold(self._host_spans.get(tensor, []), -size)
+            self._hold(spans, size)
+            self._host_spans[tensor] = spans
+
+    def _hold(self, spans: list[tuple[int, int]], nbytes: int) -> None:
+        for first, end in spans:
+            add_cyclic(self._host_used, first, np.full(end - first, nbytes, dtype=np.int64))
+
+    def _spans(self, tensor: int, extra: int | None = None) -> list[tuple[int, int]]:
+        """Return the ops at which host memory holds the tensor's copies.
+
+        A copy is held until its tensor is back, or until the next drop to host memory, which
+        uses it again.
+        """
+        indices = [i for i in self._intervals_of[tensor] if i == extra or self._is_in(i, HOST)]
+        spans = []
+        for position, index in enumerate(indices):
+            interval = self.problem.intervals[index]
+            following = indices[(position + 1) % len(indices)]
+            end = interval.needed_by_op
+            if self._drops_to_host(following, extra):
+                after_op = self.problem.intervals[following].after_op
+                end = after_op + 1 + (self.n_ops if position + 1 == len(indices) else 0)
+            spans.append((interval.after_op + 1, end))
+        return spans
+
+    def _drops_to_host(self, index: int, extra: int | None) -> bool:
+        family = self.families[index]
+        earlier = family.members[: family.members.index(index)]
+        return family.clean or any(i == extra or self._is_in(i, HOST) for i in earlier)

@@ -1,0 +1,97 @@
+"""Slack: prefetches start earlier and offloads may end later, where memory allows.
+
+Reservations are as late and as early as they can be; a real drive is not that punctual.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from teraio.planner.plan import HOST, SSD
+
+if TYPE_CHECKING:
+    from teraio.planner.schedule import Schedule
+
+_FAIR: Final = 1
+_ALL: Final = None
+
+
+def relax(schedule: Schedule) -> None:
+    """Widen the windows of all transfers where memory allows.
+
+    In a first round each gets at most the time of one more transfer of its size, so that the
+    first in line do not take all the room; then all that is left is given out.
+    """
+    for share in (_FAIR, _ALL):
+        for tier in (SSD, HOST):
+            _prefetch_earlier(schedule, tier, share)
+            _offload_later(schedule, tier, share)
+
+
+def _prefetch_earlier(schedule: Schedule, tier: str, share: int | None) -> None:
+    """Start prefetches earlier, but in the order of their deadlines.
+
+    A channel serves transfers in the order in which they start, so one with a late deadline
+    must not start before one with an early deadline.
+    """
+    n_ops, intervals = schedule.n_ops, schedule.problem.intervals
+    order = sorted(
+        (intervals[index].needed_by_op % n_ops, index)
+        for index, placement in schedule.placed.items()
+        if placement.tier == tier
+    )
+    if not order:
+        return
+    deadline, last = order[-1]
+    before = schedule.placed[last].back - intervals[last].needed_by_op + deadline - n_ops
+    for deadline, index in order:
+        placement = schedule.placed[index]
+        turn = intervals[index].needed_by_op - deadline
+        first = max(placement.gone, before + turn)
+        if share is not None:
+            ns = share * schedule.transfer_ns(index, tier, to_gpu=True)
+            first = max(first, _earlier_by(schedule, placement.back, ns))
+        back = schedule.memory.room_before(first + 1, placement.back + 1, schedule.size(index)) - 1
+        if back < placement.back:
+            schedule.move(index, placement.gone, back)
+        before = placement.back - turn
+
+
+def _offload_later(schedule: Schedule, tier: str, share: int | None) -> None:
+    """Let offloads that write end later."""
+    for index, placement in sorted(schedule.placed.items()):
+        if placement.tier != tier or not placement.write:
+            continue
+        end = placement.back
+        if share is not None:
+            ns = share * schedule.transfer_ns(index, tier, to_gpu=False)
+            end = min(end, _later_by(schedule, placement.gone, ns))
+        gone = schedule.memory.room_after(placement.gone, end, schedule.size(index))
+        if gone > placement.gone:
+            schedule.move(index, gone, placement.back)
+
+
+def _earlier_by(schedule: Schedule, op: int, ns: int) -> int:
+    """Return the last op whose start is at least `ns` before that of `op`."""
+    return _op_at(schedule, _start(schedule, op) - ns)
+
+
+def _later_by(schedule: Schedule, op: int, ns: int) -> int:
+    """Return the first op whose start is at least `ns` after that of `op`."""
+    return _op_at(schedule, _start(schedule, op) + ns - 1) + 1
+
+
+def _start(schedule: Schedule, op: int) -> int:
+    step = schedule.problem.step
+    turn, op = divmod(op, schedule.n_ops)
+    return int(step.starts[op]) + turn * step.period_ns
+
+
+def _op_at(schedule: Schedule, ns: int) -> int:
+    """Return the last op that has started at `ns`."""
+    step = schedule.problem.step
+    turn, ns = divmod(ns - int(step.starts[0]), step.period_ns)
+    at = int(np.searchsorted(step.starts, ns + int(step.starts[0]), side="right")) - 1
+    return turn * schedule.n_ops + at
