@@ -66,9 +66,9 @@ class Channel:
         look = _FIRST_LOOK
         while first < end:
             stop = min(first + look, end)
-            done = np.cumsum(self._free[first:stop])
+            done = self._free[first:stop].cumsum()
             if done[-1] >= ns:
-                return first + int(np.searchsorted(done, ns))
+                return first + int(done.searchsorted(ns))
             ns -= int(done[-1])
             first, look = stop, 2 * look
         return None
@@ -80,9 +80,9 @@ class Channel:
         look = _FIRST_LOOK
         while first < end:
             stop = max(end - look, first)
-            done = np.cumsum(self._free[stop:end][::-1])
+            done = self._free[stop:end][::-1].cumsum()
             if done[-1] >= ns:
-                return end - 1 - int(np.searchsorted(done, ns))
+                return end - 1 - int(done.searchsorted(ns))
             ns -= int(done[-1])
             end, look = stop, 2 * look
         return None

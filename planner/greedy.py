@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from teraio.planner.plan import HOST, SSD
 from teraio.planner.problem import Answer
 from teraio.planner.schedule import Schedule
 from teraio.planner.simulate import simulate_actions
@@ -54,9 +53,8 @@ def _limits(schedule: Schedule) -> list[float]:
     rows = np.array([(i.after_op + 1, i.needed_by_op) for i in intervals], dtype=np.int64)
     sizes = np.array([schedule.size(index) for index in range(len(intervals))], dtype=np.int64)
     limits = schedule.memory.relief_limits(rows[:, 0], rows[:, 1], sizes).tolist()
-    tiers = (SSD, HOST) if problem.host_bytes else (SSD,)
     return [
-        limit / max(1, min(schedule.transfer_ns(index, tier, to_gpu=True) for tier in tiers))
+        limit / max(1, min(schedule.read_ns(index, tier) for tier in schedule.tiers))
         for index, limit in enumerate(limits)
     ]
 
@@ -110,9 +108,9 @@ def _undo(schedule: Schedule) -> None:
 
     def cost(index: int) -> tuple[int, int]:
         placement = schedule.placed[index]
-        ns = schedule.transfer_ns(index, placement.tier, to_gpu=True)
+        ns = schedule.read_ns(index, placement.tier)
         if placement.write:
-            ns += schedule.transfer_ns(index, placement.tier, to_gpu=False)
+            ns += schedule.write_ns(index, placement.tier)
         return -ns, index
 
     for index in sorted(schedule.placed, key=cost):

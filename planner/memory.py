@@ -19,6 +19,8 @@ _MOST_WEIGHT: Final = 1 << 30
 """The weights of a step add up to at most about this, so that bytes in granules (under 2^31 for
 1 TiB) times weights stay inside 64 bits."""
 
+_GRANULE_BITS: Final = GRANULE.bit_length() - 1
+
 
 class Memory:
     """How far each op is over the budget (negative: room left) in a step that repeats."""
@@ -38,10 +40,11 @@ class Memory:
         """Return by how much taking `size` bytes away at ops `first` to `end` - 1 would reduce
         what is over the budget: granules times the ops' time weights.
         """
-        reduced = np.clip(self.over[first:end], 0, size)
+        reduced = np.minimum(self.over[first:end], size)
+        np.maximum(reduced, 0, out=reduced)
         reduced += GRANULE - 1
-        reduced //= GRANULE
-        return int(reduced @ self.weights[first:end])
+        reduced >>= _GRANULE_BITS
+        return int(reduced.dot(self.weights[first:end]))
 
     def relief_limits(
         self, firsts: NDArray[np.int64], ends: NDArray[np.int64], sizes: NDArray[np.int64]

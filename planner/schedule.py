@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from teraio.planner.problem import Problem
+    from teraio.planner.step import Interval
 
 
 @dataclass(slots=True)
@@ -49,6 +50,24 @@ class Option(NamedTuple):
         return self.relief / self.cost_ns
 
 
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """An interval with what is looked up again and again."""
+
+    first: int
+    end: int
+    size: int
+    read_ns: dict[str, int]
+    write_ns: dict[str, int]
+
+    @classmethod
+    def of(cls, problem: Problem, interval: Interval, tiers: tuple[str, ...]) -> _Item:
+        tensor, hardware = problem.step.tensors[interval.tensor], problem.hardware
+        reads = {t: transfer_ns(hardware, t, tensor.nbytes, to_gpu=True) for t in tiers}
+        writes = {t: transfer_ns(hardware, t, tensor.nbytes, to_gpu=False) for t in tiers}
+        return cls(interval.after_op + 1, interval.needed_by_op, tensor.size, reads, writes)
+
+
 class Schedule:
     """The intervals used so far, with the memory and the channel time they leave."""
 
@@ -60,20 +79,29 @@ class Schedule:
         self.channels = Channels(step.slots)
         self.placed: dict[int, Placement] = {}
         self.families = families(step, problem.intervals)
+        self._items = [_Item.of(problem, interval, self.tiers) for interval in problem.intervals]
         self._host_used = np.zeros(2 * self.n_ops, dtype=np.int64)
         self._host_spans: dict[int, list[tuple[int, int]]] = {}
         self._intervals_of: dict[int, list[int]] = {}
         for index, interval in enumerate(problem.intervals):
             self._intervals_of.setdefault(interval.tensor, []).append(index)
 
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """The tiers that may be used, in the order of preference."""
+        return (SSD, HOST) if self.problem.host_bytes else (SSD,)
+
     def size(self, index: int) -> int:
         """Return the bytes that interval `index` frees."""
-        return self.problem.step.tensors[self.problem.intervals[index].tensor].size
+        return self._items[index].size
 
-    def transfer_ns(self, index: int, tier: str, *, to_gpu: bool) -> int:
-        """Return the ns of one transfer of interval `index`'s tensor."""
-        nbytes = self.problem.step.tensors[self.problem.intervals[index].tensor].nbytes
-        return transfer_ns(self.problem.hardware, tier, nbytes, to_gpu=to_gpu)
+    def read_ns(self, index: int, tier: str) -> int:
+        """Return the ns that it takes to bring interval `index`'s tensor back."""
+        return self._items[index].read_ns[tier]
+
+    def write_ns(self, index: int, tier: str) -> int:
+        """Return the ns that it takes to write interval `index`'s tensor."""
+        return self._items[index].write_ns[tier]
 
     def needs_write(self, index: int, tier: str) -> bool:
         """Return whether the tier would have no current copy when interval `index` begins."""
@@ -88,13 +116,10 @@ class Schedule:
 
         The SSD is preferred; host memory serves where the SSD has no time and there is room.
         """
-        for tier in self._tiers():
-            window = self._window_in_time(index, tier)
-            if window is not None and (tier == SSD or self._host_fits(index)):
-                gone, back = window
-                relief = self.memory.relief(gone, back + 1, self.size(index))
-                if relief:
-                    return Option(tier, gone, back, relief, self._cost(index, tier))
+        for tier in self.tiers:
+            option = self._in_time_to(index, tier)
+            if option is not None and (tier == SSD or self._host_fits(index)):
+                return option
         return None
 
     def forced(self, index: int) -> Option | None:
@@ -103,8 +128,8 @@ class Schedule:
         The cost is the channel time that its windows lack, which the device would have to wait
         for. None if it cannot relieve anything.
         """
-        interval = self.problem.intervals[index]
-        excess = self.memory.excess(interval.after_op + 1, interval.needed_by_op)
+        item = self._items[index]
+        excess = self.memory.excess(item.first, item.end)
         if excess is None:
             return None
         placement = self.placed.get(index)
@@ -112,7 +137,7 @@ class Schedule:
             return self._widened(index, placement, *excess)
         options = [
             self._forced_to(index, tier, *excess)
-            for tier in self._tiers()
+            for tier in self.tiers
             if tier == SSD or self._host_fits(index)
         ]
         return min(options, key=lambda option: option.cost_ns)
@@ -126,9 +151,9 @@ class Schedule:
         out = None
         if write:
             self._become_drops(self._later(index, tier))
-            ns = self.transfer_ns(index, tier, to_gpu=False)
+            ns = self.write_ns(index, tier)
             out = self.channels.to_tier(tier).take_early(interval.after_op + 1, gone, ns)
-        ns = self.transfer_ns(index, tier, to_gpu=True)
+        ns = self.read_ns(index, tier)
         into = self.channels.to_gpu(tier).take_late(back + 1, interval.needed_by_op, ns)
         self.placed[index] = Placement(tier, gone, back, write, out, into)
         self.memory.add(gone, back + 1, -self.size(index))
@@ -180,9 +205,6 @@ class Schedule:
             keyed.append(((after_op, 1, urgency, tensor), prefetch))
         return tuple(action for _, action in sorted(keyed, key=lambda pair: pair[0]))
 
-    def _tiers(self) -> tuple[str, ...]:
-        return (SSD, HOST) if self.problem.host_bytes else (SSD,)
-
     def _is_in(self, index: int, tier: str) -> bool:
         return index in self.placed and self.placed[index].tier == tier
 
@@ -200,36 +222,33 @@ class Schedule:
                 placement.out, placement.write = None, False
                 self.move(index, self.problem.intervals[index].after_op + 1, placement.back)
 
-    def _cost(self, index: int, tier: str) -> int:
-        cost = self.transfer_ns(index, tier, to_gpu=True)
-        if self.needs_write(index, tier) and not self._later(index, tier):
-            cost += self.transfer_ns(index, tier, to_gpu=False)
-        return cost
-
-    def _window_in_time(self, index: int, tier: str) -> tuple[int, int] | None:
-        interval = self.problem.intervals[index]
-        first, end = interval.after_op + 1, interval.needed_by_op
-        ns = self.transfer_ns(index, tier, to_gpu=True)
-        start = self.channels.to_gpu(tier).start(first, end, ns)
-        if start is None or start <= first:
+    def _in_time_to(self, index: int, tier: str) -> Option | None:
+        item = self._items[index]
+        gone, cost_ns = item.first, item.read_ns[tier]
+        start = self.channels.to_gpu(tier).start(item.first, item.end, cost_ns)
+        if start is None or start <= item.first:
             return None
-        if not self.needs_write(index, tier):
-            return first, start - 1
-        ns = self.transfer_ns(index, tier, to_gpu=False)
-        finish = self.channels.to_tier(tier).finish(first, start - 1, ns)
-        return None if finish is None else (finish + 1, start - 1)
+        if self.needs_write(index, tier):
+            ns = item.write_ns[tier]
+            finish = self.channels.to_tier(tier).finish(item.first, start - 1, ns)
+            if finish is None:
+                return None
+            gone = finish + 1
+            cost_ns += 0 if self._later(index, tier) else ns
+        relief = self.memory.relief(gone, start, item.size)
+        return Option(tier, gone, start - 1, relief, cost_ns) if relief else None
 
     def _forced_to(self, index: int, tier: str, low: int, high: int) -> Option:
-        interval = self.problem.intervals[index]
-        first, end = interval.after_op + 1, interval.needed_by_op
-        gone, back, cost_ns = first, high, 1
+        item = self._items[index]
+        first, end = item.first, item.end
+        gone, cost_ns = first, 1
         if self.needs_write(index, tier):
-            ns = self.transfer_ns(index, tier, to_gpu=False)
+            ns = item.write_ns[tier]
             channel = self.channels.to_tier(tier)
             finish = channel.finish(first, low, ns)
             gone = low if finish is None else finish + 1
             cost_ns += max(0, ns - channel.free_ns(first, low))
-        ns = self.transfer_ns(index, tier, to_gpu=True)
+        ns = item.read_ns[tier]
         channel = self.channels.to_gpu(tier)
         start = channel.start(high + 1, end, ns)
         back = high if start is None else start - 1

@@ -51,7 +51,7 @@ def _prefetch_earlier(schedule: Schedule, tier: str, share: int | None) -> None:
         turn = intervals[index].needed_by_op - deadline
         first = max(placement.gone, before + turn)
         if share is not None:
-            ns = share * schedule.transfer_ns(index, tier, to_gpu=True)
+            ns = share * schedule.read_ns(index, tier)
             first = max(first, _earlier_by(schedule, placement.back, ns))
         back = schedule.memory.room_before(first + 1, placement.back + 1, schedule.size(index)) - 1
         if back < placement.back:
@@ -66,7 +66,7 @@ def _offload_later(schedule: Schedule, tier: str, share: int | None) -> None:
             continue
         end = placement.back
         if share is not None:
-            ns = share * schedule.transfer_ns(index, tier, to_gpu=False)
+            ns = share * schedule.write_ns(index, tier)
             end = min(end, _later_by(schedule, placement.gone, ns))
         gone = schedule.memory.room_after(placement.gone, end, schedule.size(index))
         if gone > placement.gone:

@@ -1,6 +1,6 @@
 """Small synthetic traces from a compact description, and strategies for random ones.
 
-Imports neither torch nor anything of the planner.
+Imports no torch.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 from hypothesis import strategies as st
+
+from teraio.planner.plan import Hardware, HostLink, Ssd
 from teraio.profiler.trace import SCHEMA, Trace, TraceInfo
 
 MIB = 1 << 20
@@ -177,3 +179,11 @@ def training_trace(
 def with_info(trace: Trace, **changes: object) -> Trace:
     """Return the trace with other metadata."""
     return Trace(trace.table, replace(trace.info, **changes))  # type: ignore[arg-type]
+
+
+@st.composite
+def hardware(draw: st.DrawFn) -> Hardware:
+    """Channels from much too slow to much faster than the traces of this module need."""
+    rate = st.sampled_from([10**8, 10**9, 6_700_000_000, 10**11])
+    ssd = Ssd(draw(rate), draw(rate), draw(st.sampled_from([0, 20_000])))
+    return Hardware(ssd, HostLink(draw(rate), draw(rate)), {"ssd": "given"})
