@@ -22,6 +22,10 @@ WORKERS: Final = 2
 """Threads per direction. Source: `benchmarks/posix_store.py --sweep`; a second thread copies
 through its bounce buffer while the first waits for the drive, a third adds nothing there."""
 
+IN_FLIGHT_BYTES: Final = 16 * PIECE_BYTES
+"""64 MiB each way: room for more workers than any measurement asked for, yet a firm bound on
+staging memory."""
+
 
 @dataclass(frozen=True)
 class TransferLabel:
@@ -114,7 +118,7 @@ class TransferEngine:
         *,
         readers: int = WORKERS,
         writers: int = WORKERS,
-        in_flight_bytes: int = WORKERS * PIECE_BYTES,
+        in_flight_bytes: int = IN_FLIGHT_BYTES,
     ) -> None:
         self._reads = _Lane("read", readers, in_flight_bytes)
         self._writes = _Lane("write", writers, in_flight_bytes)
