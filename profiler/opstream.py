@@ -23,6 +23,7 @@ from teraio.profiler.storages import (
     tensors_in,
     tracked_device,
 )
+from teraio.profiler.touch import Hold
 
 B = TypeVar("B", bound=Block)
 
@@ -63,11 +64,8 @@ class Listener(Protocol[B]):
     def after_op(self, op: Op[B]) -> None:
         """Called once an op has run; `op.blocks` then holds its results too."""
 
-    def touch(self, block: B, *, keeps_address: bool) -> None:
-        """Called before memory is reached without an op, by `tolist`, say.
-
-        With `keeps_address` the program learns the address and may use it later.
-        """
+    def touch(self, block: B, hold: Hold) -> None:
+        """Called before memory is reached without an op, by `tolist`, say."""
 
     def end_step(self, step: int) -> None:
         """Called after the last op of a step."""
@@ -126,12 +124,12 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self.index = 0
         self.table.position = (self.step, -1)
 
-    def touch(self, storage: torch.UntypedStorage, *, keeps_address: bool) -> None:
+    def touch(self, storage: torch.UntypedStorage, hold: Hold) -> None:
         """Tell the listeners that memory is about to be reached without an op."""
         block = self.table.known(storage)
         if block is not None and self.active:
             for listener in self.listeners:
-                listener.touch(block, keeps_address=keeps_address)
+                listener.touch(block, hold)
 
     def _run(self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not self.active:
@@ -144,10 +142,13 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self.table.position = (op.step, op.index)
         for listener in self.listeners:
             listener.before_op(op)
-        out = func(*args, **kwargs)
-        self._find_results(op, out)
-        for listener in self.listeners:
-            listener.after_op(op)
+        out = None
+        try:
+            out = func(*args, **kwargs)
+        finally:  # an op that raises has ended too
+            self._find_results(op, out)
+            for listener in self.listeners:
+                listener.after_op(op)
         return out
 
     def _find_arguments(self, op: Op[B], args: Any, kwargs: dict[str, Any]) -> bool:

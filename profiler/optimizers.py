@@ -40,7 +40,10 @@ class OptimizerWatch:
         self,
         before: Callable[[Optimizer], None],
         on_step_end: Callable[[Optimizer], None],
+        *,
+        in_groups: bool = True,
     ) -> None:
+        self._in_groups = in_groups
         self._before = before
         self._on_step_end = on_step_end
         self._depth = 0
@@ -57,7 +60,7 @@ class OptimizerWatch:
         original = Optimizer.profile_hook_step
 
         def watched_hook(func: StepFunction) -> StepFunction:
-            step = self._watched(original(_in_groups(func)))
+            step = self._watched(original(_in_groups(func) if self._in_groups else func))
             setattr(step, _UNWATCHED, func)
             return step
 

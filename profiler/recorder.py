@@ -15,6 +15,7 @@ from teraio.profiler.modules import ModuleWatch, TensorLabel, optimizer_labels
 from teraio.profiler.opstream import READ, WRITE, Op
 from teraio.profiler.optimizers import OptimizerWatch
 from teraio.profiler.storages import Block, StorageTable, UntypedStorage
+from teraio.profiler.touch import Hold
 from teraio.profiler.workspace import WorkspaceMeter
 
 _ACCESS = {READ: "read", WRITE: "write", READ | WRITE: "readwrite"}
@@ -114,9 +115,9 @@ class Recorder:
             self._note_accesses(op, row)
         self._overhead += perf_counter_ns() - ended
 
-    def touch(self, block: Block, *, keeps_address: bool) -> None:
-        """A storage whose address the program has taken must stay where it is."""
-        if keeps_address:
+    def touch(self, block: Block, hold: Hold) -> None:
+        """A storage that shares its memory must stay where it is."""
+        if hold is Hold.LIFE:
             self._facts(block).pinned = True
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

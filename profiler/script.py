@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import runpy
+import signal
 import sys
+import threading
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from teraio.profiler.errors import InputMissingError
+from teraio.profiler.errors import InputMissingError, TeraioError
 
 
 class StopScript(BaseException):
@@ -19,6 +22,10 @@ class StopScript(BaseException):
 
     A BaseException, so that `except Exception` in a training loop does not swallow it.
     """
+
+
+class Terminated(BaseException):
+    """Raised inside the script by SIGTERM."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +42,12 @@ class Script:
         return (*(("-m",) if self.is_module else ()), self.target, *self.arguments)
 
     def require(self) -> None:
-        """Raise InputMissingError when there is no such file."""
-        if not self.is_module and not Path(self.target).is_file():
+        """Raise InputMissingError when there is no such file or module."""
+        if self.is_module:
+            if not _module_exists(self.target):
+                msg = f"no such module: `{self.target}`"
+                raise InputMissingError(msg, hint="is its package installed in this environment?")
+        elif not Path(self.target).is_file():
             msg = f"no such script: `{self.target}`"
             raise InputMissingError(msg, hint="name a Python file, or a module with `-m MODULE`")
 
@@ -45,23 +56,48 @@ def run_script(script: Script) -> int:
     """Run a script to its end and return the exit code `python` would end with.
 
     Its uncaught exception is shown through `sys.excepthook` without teraio's own frames.
-    StopScript counts as success. KeyboardInterrupt is shown and returns 130.
+    StopScript counts as success; an interrupt or SIGTERM gives 128 + the signal. Raises the
+    TeraioError that teraio itself raised inside the script.
     """
     script.require()
-    with _as_main(script) as execute:
+    with _as_main(script) as execute, _terminable():
         try:
             execute()
         except StopScript:
             return 0
         except SystemExit as error:
             return _exit_code(error.code)
+        except KeyboardInterrupt:
+            return 128 + signal.SIGINT
+        except Terminated:
+            return 128 + signal.SIGTERM
+        except TeraioError:
+            raise
         except BaseException as error:
             shown = error.with_traceback(_outside(error.__traceback__))
             sys.excepthook(type(shown), shown, shown.__traceback__)
-            return 130 if isinstance(error, KeyboardInterrupt) else 1
+            return 1
         finally:
             sys.stdout.flush()
     return 0
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Let SIGTERM unwind the script, so that nothing is left behind; its own handler wins."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminate(number: int, frame: types.FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 @contextmanager
@@ -98,6 +134,16 @@ def _file_runner(script: Script) -> Callable[[], None]:
         exec(code, module.__dict__)
 
     return execute
+
+
+def _module_exists(name: str) -> bool:
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        del sys.path[0]
 
 
 def _exit_code(code: object) -> int:

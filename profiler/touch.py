@@ -9,54 +9,62 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from enum import IntEnum
 from typing import Any, Final, Protocol
 
 import torch
 
 
+class Hold(IntEnum):
+    """How long the program may use the memory after a touch, without another touch."""
+
+    NOT = 0
+    STEP = 1
+    """It has the address: until the end of the step."""
+    LIFE = 2
+    """It shares the memory: as long as the storage lives."""
+
+
 class Touchable(Protocol):
     """What is told of a touch; see `OpStream.touch`."""
 
-    def touch(self, storage: torch.UntypedStorage, *, keeps_address: bool) -> None:
+    def touch(self, storage: torch.UntypedStorage, hold: Hold) -> None:
         """Called before the memory is reached."""
 
 
-_TENSOR_READS: Final[tuple[str, ...]] = ("tolist", "__deepcopy__")
-_TENSOR_ADDRESSES: Final[tuple[str, ...]] = (
-    "numpy", "__array__", "data_ptr", "__dlpack__", "share_memory_", "pin_memory",
-)  # fmt: skip
-_STORAGE_READS: Final[tuple[str, ...]] = (
-    "tolist", "clone", "cpu", "to", "byteswap", "__getitem__", "__setitem__",
-    "_write_file", "copy_", "__deepcopy__",
-)  # fmt: skip
-_STORAGE_ADDRESSES: Final[tuple[str, ...]] = (
-    "data_ptr", "resize_", "share_memory_", "_share_fd_cpu_", "_share_filename_cpu_",
-    "pin_memory", "_share_cuda_",
-)  # fmt: skip
+_TENSOR_POINTS: Final = {
+    Hold.NOT: ("tolist", "__deepcopy__"),
+    Hold.STEP: ("data_ptr",),
+    Hold.LIFE: ("numpy", "__array__", "__dlpack__", "share_memory_"),
+}
+_STORAGE_POINTS: Final = {
+    Hold.NOT: (
+        "tolist", "clone", "cpu", "to", "byteswap", "pin_memory", "copy_", "resize_",
+        "__getitem__", "__setitem__", "__deepcopy__", "_write_file",
+    ),
+    Hold.STEP: ("data_ptr",),
+    Hold.LIFE: ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_", "_share_cuda_"),
+}  # fmt: skip
+_WRITER_POINTS: Final = {Hold.NOT: ("write_record",)}
 
 
 @contextmanager
 def touch_points(stream: Touchable) -> Iterator[None]:
     """Announce every touch to `stream` until the exit."""
     with ExitStack() as stack:
-        for owner, name, keeps in _points():
-            stack.enter_context(_announced(owner, name, stream, keeps_address=keeps))
+        for owner, points in (
+            (torch.Tensor, _TENSOR_POINTS),
+            (torch.UntypedStorage, _STORAGE_POINTS),
+            (torch._C.PyTorchFileWriter, _WRITER_POINTS),
+        ):
+            for hold, names in points.items():
+                for name in names:
+                    stack.enter_context(_announced(owner, name, stream, hold))
         yield
 
 
-def _points() -> Iterator[tuple[Any, str, bool]]:
-    """Every touch point: its class, its name, and whether it gives the address away."""
-    for owner, reads, addresses in (
-        (torch.Tensor, _TENSOR_READS, _TENSOR_ADDRESSES),
-        (torch.UntypedStorage, _STORAGE_READS, _STORAGE_ADDRESSES),
-        (torch._C.PyTorchFileWriter, ("write_record",), ()),
-    ):
-        yield from ((owner, name, False) for name in reads)
-        yield from ((owner, name, True) for name in addresses)
-
-
 @contextmanager
-def _announced(owner: Any, name: str, stream: Touchable, *, keeps_address: bool) -> Iterator[None]:
+def _announced(owner: Any, name: str, stream: Touchable, hold: Hold) -> Iterator[None]:
     """Wrap one method so that the storages among its arguments are announced."""
     original: Callable[..., Any] | None = getattr(owner, name, None)
     if original is None:
@@ -68,9 +76,9 @@ def _announced(owner: Any, name: str, stream: Touchable, *, keeps_address: bool)
     def method(*args: Any, **kwargs: Any) -> Any:
         for value in args:
             if isinstance(value, torch.UntypedStorage):
-                stream.touch(value, keeps_address=keeps_address)
+                stream.touch(value, hold)
             elif isinstance(value, torch.Tensor) and _has_storage(value):
-                stream.touch(value.untyped_storage(), keeps_address=keeps_address)
+                stream.touch(value.untyped_storage(), hold)
         return original(*args, **kwargs)
 
     setattr(owner, name, method)

@@ -6,8 +6,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from teraio.profiler.errors import StorageError
 
+from teraio.profiler.errors import StorageError
 from teraio_cli.outputs import print_json, print_table, say
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ import shlex
 from typing import IO, Annotated, Any, Final
 
 import typer
-from teraio.profiler.errors import BadInputError
 
 from teraio_cli.outputs import STDIO, input_label, open_input, print_json, say, text_of
 
@@ -46,22 +45,17 @@ def _name(file: str, what: str) -> str:
 def summarise(stream: IO[bytes], label: str, top: int) -> dict[str, Any]:
     """Return the summary of an open trace or plan.
 
-    Raises BadInputError if it is neither.
+    Raises BadInputError if it is neither of them.
     """
     head = stream.read(len(PARQUET))
     stream.seek(0)
-    if not head:
-        msg = f"`{label}` is empty"
-        raise BadInputError(msg)
     if head == PARQUET:
         from teraio.profiler.trace import read_trace
-
         from teraio_cli.trace_summary import summarise_trace
 
         return summarise_trace(read_trace(stream, name=label), top)
 
     from teraio.planner.plan_file import read_plan
-
     from teraio_cli.plan_summary import summarise_plan
 
     with text_of(stream) as text:

@@ -11,15 +11,18 @@ from importlib.metadata import version
 from typing import Annotated, Any, Final
 
 import typer
-from teraio.profiler.errors import TeraioError
 from typer.core import TyperGroup
 
+from teraio.profiler.errors import TeraioError
 from teraio_cli.bench import bench
 from teraio_cli.clean import clean
 from teraio_cli.doctor import doctor
 from teraio_cli.inspect import inspect
 from teraio_cli.outputs import say
 from teraio_cli.plan import plan
+from teraio_cli.profile import profile
+from teraio_cli.run import run
+from teraio_cli.scripts import SCRIPT_CONTEXT, PlanFirst
 
 CLOSED_PIPE: Final = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away."""
@@ -50,7 +53,9 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command(context_settings=SCRIPT_CONTEXT)(profile)
 app.command()(plan)
+app.command(cls=PlanFirst, context_settings=SCRIPT_CONTEXT)(run)
 app.command()(inspect)
 app.command()(bench)
 app.command()(doctor)

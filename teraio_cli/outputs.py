@@ -50,22 +50,19 @@ def input_label(source: str) -> str:
 def open_input(source: str) -> Iterator[BinaryFile]:
     """Open a file, or stdin for `-`, as a binary file that can seek.
 
-    Raises InputMissingError or BadInputError if it cannot be read.
+    Raises InputMissingError or BadInputError if it cannot be read or is empty.
     """
-    if source == STDIO:
-        with _spooled(sys.stdin.buffer) as stream:
-            yield stream
-        return
-    with _opened(source) as stream:
-        if stream.seekable():
-            yield stream
-            return
-        with _spooled(stream) as copy:
-            yield copy
+    with _opened(source) as stream, _seekable(stream) as file:
+        if not file.peek(1):
+            msg = f"`{input_label(source)}` is empty"
+            raise BadInputError(msg)
+        yield file
 
 
 def _opened(source: str) -> io.BufferedReader:
     try:
+        if source == STDIO:
+            return os.fdopen(0, "rb", closefd=False)
         return Path(source).open("rb")
     except (FileNotFoundError, NotADirectoryError):
         msg = f"no such file: `{source}`"
@@ -74,12 +71,15 @@ def _opened(source: str) -> io.BufferedReader:
         msg = f"`{source}` is a folder, not a file"
         raise BadInputError(msg) from None
     except OSError as error:
-        msg = f"cannot read `{source}`: {error.strerror}"
+        msg = f"cannot read `{input_label(source)}`: {error.strerror}"
         raise InputMissingError(msg) from error
 
 
 @contextmanager
-def _spooled(stream: IO[bytes]) -> Iterator[BinaryFile]:
+def _seekable(stream: io.BufferedReader) -> Iterator[BinaryFile]:
+    if stream.seekable():
+        yield stream
+        return
     with tempfile.TemporaryFile() as copy:
         shutil.copyfileobj(stream, copy)
         copy.seek(0)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from teraio.profiler.errors import UsageError
 
+from teraio.profiler.errors import UsageError
 from teraio_cli.outputs import (
     STDIO,
     input_label,
@@ -79,10 +79,11 @@ def plan(
     channels = _hardware(hardware, ssd_read, ssd_write, host_link)
     recorded, sha256 = _read(trace)
     peak_bytes = peak(load_step(recorded))
+    memory_bytes = parse_memory(memory, peak_bytes)
     made = make_plan(
         recorded,
         sha256=sha256,
-        memory_bytes=parse_memory(memory, peak_bytes),
+        memory_bytes=memory_bytes,
         host_bytes=0 if host_memory == "0" else parse_size(host_memory),
         hardware=channels,
         policy=policy,
@@ -92,7 +93,7 @@ def plan(
     )
     with open_output(output, force=force) as stream, text_of(stream) as text:
         write_plan(made, text)
-    _report(made, peak_bytes)
+    _report(made, peak_bytes, memory_bytes)
     _name_next(output, recorded)
 
 
@@ -137,15 +138,17 @@ def parse_share(text: str) -> float:
     return share
 
 
-def _report(made: Plan, peak_bytes: int) -> None:
+def _report(made: Plan, peak_bytes: int, asked_bytes: int) -> None:
     from teraio.planner.units import format_bytes, format_ns
 
     cost = made.prediction
     with_plan = format_bytes(cost.peak_bytes)
+    raised = ", the least possible" if made.budget.memory_bytes > asked_bytes else ""
+    more = cost.step_ns / cost.ideal_ns - 1
     say(f"peak         {format_bytes(peak_bytes)} without, {with_plan} with the plan")
-    say(f"budget       {format_bytes(made.budget.memory_bytes)}")
+    say(f"budget       {format_bytes(made.budget.memory_bytes)}{raised}")
     say(f"step         {format_ns(cost.ideal_ns)} ideal, {format_ns(cost.step_ns)} predicted")
-    say(f"stall        {format_ns(cost.stall_ns)}")
+    say(f"stall        {format_ns(cost.stall_ns)}, {more:.1%} of the ideal step")
     say(f"lower bound  {format_ns(cost.lower_bound_ns)}")
     for tier, moved in (("ssd", cost.ssd), ("host", cost.host)):
         if moved.to_tier_bytes or moved.to_gpu_bytes:
@@ -154,7 +157,12 @@ def _report(made: Plan, peak_bytes: int) -> None:
                 f"{format_bytes(moved.to_gpu_bytes)} back, "
                 f"{format_bytes(moved.dropped_bytes)} dropped in each step"
             )
-    say(f"tensors      {len(made.tensors)} move, in {len(made.actions)} actions")
+    if made.actions:
+        say(f"tensors      {len(made.tensors)} move, in {len(made.actions)} actions")
+    else:
+        say("tensors      none has to move: the step fits")
+    sources = "; ".join(f"{name} {text}" for name, text in made.hardware.source.items())
+    say(f"rates        {sources}")
 
 
 def _name_next(output: str, trace: Trace) -> None:

@@ -6,7 +6,6 @@ import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from teraio.planner.units import format_bytes, format_ns, format_rate
-
 from teraio_cli.outputs import print_table
 
 if TYPE_CHECKING:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from teraio.planner.step import demand, idle_intervals, load_step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
     from teraio.planner.step import Interval, Step, StepTensor
     from teraio.profiler.trace import Trace
 

@@ -1,0 +1,43 @@
+"""What a run has done so far, in plain numbers; the report is made from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter_ns
+
+
+@dataclass
+class Counters:
+    """Bytes by tier, waits in ns by cause, actions and surprises."""
+
+    offloaded: dict[str, int] = field(default_factory=dict)
+    prefetched: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    stall_ns: dict[str, int] = field(
+        default_factory=lambda: {"late_prefetch": 0, "unplanned_fetch": 0, "memory": 0}
+    )
+    step_ns: list[int] = field(default_factory=list)
+    peak_bytes: int = 0
+    peak_by_step: list[int] = field(default_factory=list)
+    over_budget_ops: int = 0
+    planned_actions: int = 0
+    executed_actions: int = 0
+    unplanned_fetches: int = 0
+    unplanned_evictions: int = 0
+    divergences: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def stalled(self, cause: str) -> Iterator[None]:
+        """Add the time spent inside to a cause."""
+        begun = perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.stall_ns[cause] += perf_counter_ns() - begun
+
+
+def add(totals: dict[str, int], tier: str, nbytes: int) -> None:
+    """Add bytes to a tier's total."""
+    totals[tier] = totals.get(tier, 0) + nbytes

@@ -1,0 +1,54 @@
+"""How many bytes an op that the plan does not know is about to create."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from teraio.executor.page import Page
+from teraio.profiler.opstream import Op
+from teraio.profiler.storages import tensors_in
+from teraio.profiler.trace import rounded
+
+
+class NewBytes:
+    """Remembers by signature what ops created; asks torch's shape functions about new ones."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def expect(self, op: Op[Page]) -> int:
+        """Return the bytes of new storages an op will make, as far as can be told before."""
+        if op.operator.is_view:
+            return 0
+        seen = self._seen.get(op.signature)
+        return _by_shape(op) if seen is None else seen
+
+    def learn(self, op: Op[Page]) -> None:
+        """Remember what an op made."""
+        made = sum(page.size for page in op.blocks[op.first_new :])
+        self._seen[op.signature] = max(made, self._seen.get(op.signature, 0))
+
+
+def _by_shape(op: Op[Page]) -> int:
+    """Run the op on meta tensors; where it has no shape function, assume its arguments' size."""
+    try:
+        args, kwargs = _to_meta(op.args), _to_meta(op.kwargs)
+        if "device" in kwargs:
+            kwargs["device"] = torch.device("meta")
+        given = {id(t) for t in tensors_in([args, kwargs])}
+        made = [t for t in tensors_in(op.func(*args, **kwargs)) if id(t) not in given]
+    except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
+        return sum(page.size for page in op.blocks)
+    return sum(rounded(t.untyped_storage().nbytes()) for t in made)
+
+
+def _to_meta(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="meta")
+    if isinstance(value, (list, tuple)):
+        return type(value)(_to_meta(item) for item in value)
+    if isinstance(value, dict):
+        return {key: _to_meta(item) for key, item in value.items()}
+    return value

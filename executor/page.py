@@ -1,0 +1,54 @@
+"""A storage of the running program with all that the executor knows of it, in one object."""
+
+from __future__ import annotations
+
+import torch
+
+from teraio.executor.engine import Transfer
+from teraio.executor.states import State, require_move
+from teraio.executor.stores.base import Extent, Store
+from teraio.profiler.errors import StorageError
+from teraio.profiler.storages import Block, UntypedStorage
+from teraio.profiler.trace import rounded
+
+NEVER = -1
+FOREVER = 1 << 62
+
+
+class Page(Block):
+    """One storage, its state, its copy in a tier and the transfer under way.
+
+    `size` is what it takes on the device. `dirty` is true while no tier holds its current
+    bytes. Until step `pinned_until` is over it may not move, because the program knows its
+    address. `held` keeps the memory alive while a write reads from it, `buffer` the memory that
+    a read fills.
+    """
+
+    __slots__ = ("buffer", "dirty", "due", "error", "extent", "held", "last_use", "name",
+                 "pinned_until", "size", "state", "store", "transfer")  # fmt: skip
+
+    def __init__(self, storage: UntypedStorage, block_id: int) -> None:
+        super().__init__(storage, block_id)
+        self.size = rounded(self.nbytes)
+        self.state = State.RESIDENT
+        self.dirty = True
+        self.due = False
+        self.name = ""
+        self.last_use = 0
+        self.pinned_until = NEVER
+        self.store: Store | None = None
+        self.extent: Extent | None = None
+        self.transfer: Transfer | None = None
+        self.held: UntypedStorage | None = None
+        self.buffer: torch.Tensor | None = None
+        self.error: StorageError | None = None
+
+    def move_to(self, state: State) -> None:
+        """Change state; raises IllegalMoveError for a move that is not in `states.MOVES`."""
+        require_move(self.state, state, self.id)
+        self.state = state
+
+    @property
+    def holds_memory(self) -> bool:
+        """Whether its bytes count against the budget."""
+        return self.state not in (State.ABSENT, State.FAILED)

@@ -1,0 +1,300 @@
+"""Keeps the bytes of the program's storages within the budget.
+
+All state changes happen on the program's own thread; the engine's workers only move bytes.
+A storage being written stays where it is until the write is over, so reading it is always
+right; one being read fills a fresh buffer, which becomes the storage's memory when it is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+
+import torch
+
+from teraio.executor.counters import Counters, add
+from teraio.executor.engine import TransferEngine, TransferLabel
+from teraio.executor.memory import Memory, address_of, new_buffer
+from teraio.executor.page import FOREVER, Page
+from teraio.executor.states import State
+from teraio.executor.stores.base import Extent, Store
+from teraio.profiler.errors import StorageError
+from teraio.profiler.storages import UntypedStorage
+from teraio.profiler.trace import rounded
+
+SMALLEST_EVICTION = 64 << 10
+"""Bytes: evicting anything smaller to make room costs more transfers than it frees."""
+
+
+class Pager:
+    """Moves pages between the device and the stores, and counts what is on the device."""
+
+    def __init__(
+        self,
+        *,
+        memory: Memory,
+        stores: Mapping[str, Store],
+        engine: TransferEngine,
+        device: torch.device,
+        budget_bytes: int,
+        counters: Counters,
+    ) -> None:
+        self.memory, self.stores, self.engine, self.device = memory, stores, engine, device
+        self.budget_bytes = budget_bytes
+        self.counters = counters
+        self.accounted = 0
+        self.where: tuple[int, int] = (0, 0)
+        self.fallback_tier = next(iter(stores), "")
+        self.every_page: Callable[[], Iterable[Page]] = tuple
+        self._writing: list[Page] = []
+        self._reading: list[Page] = []
+        self._orphans: list[Page] = []
+
+    def new_page(self, storage: UntypedStorage, block_id: int) -> Page:
+        """Make the page of a storage seen for the first time."""
+        page = Page(storage, block_id)
+        if not storage.resizable() or storage.is_shared():
+            page.pinned_until = FOREVER
+        self.accounted += page.size
+        return page
+
+    def bury(self, page: Page) -> None:
+        """Forget a page whose storage is gone."""
+        if page.holds_memory:
+            self.accounted -= page.size
+        if page.state is State.READING and page.transfer is not None:
+            self._reading.remove(page)
+            page.transfer.cancel()
+            self._orphans.append(page)
+        else:
+            self._give_back(page)
+
+    def _bury_orphan(self, page: Page) -> None:
+        self._orphans.remove(page)
+        page.transfer = page.buffer = None
+        self._give_back(page)
+
+    def resized(self, page: Page, nbytes: int) -> None:
+        """Take note of a storage whose size the program has changed."""
+        if nbytes != page.nbytes:
+            if page.holds_memory:
+                self.accounted += rounded(nbytes) - page.size
+            page.nbytes, page.size = nbytes, rounded(nbytes)
+            self._give_back(page)
+
+    def written(self, page: Page) -> None:
+        """Take note that the program writes a page: its copy in a tier is out of date."""
+        page.dirty = True
+
+    # Leaving the device
+
+    def can_move(self, page: Page) -> bool:
+        """Whether a page may leave the device now."""
+        movable = page.state is State.RESIDENT and page.nbytes > 0
+        return movable and page.pinned_until < self.where[0]
+
+    def offload(self, page: Page, tier: str) -> None:
+        """Begin to move a resident page to a tier, or drop it if the tier has its bytes."""
+        store = self.stores[tier]
+        if not page.dirty and page.store is store:
+            page.move_to(State.ABSENT)
+            self._release(page)
+            add(self.counters.dropped, tier, page.nbytes)
+            return
+        storage = page.storage
+        if storage is None:
+            return
+        extent = self._extent(page, store)
+        page.move_to(State.WRITING)
+        page.held = storage
+        page.transfer = self.engine.write(
+            store, extent, address_of(storage), page.nbytes, self._label(page)
+        )
+        self._writing.append(page)
+
+    def poll(self) -> None:
+        """Finish the transfers that are over."""
+        for page in [p for p in self._writing if p.transfer is not None and p.transfer.done]:
+            self._finish_write(page, keep=False)
+        for page in [p for p in self._reading if p.transfer is not None and p.transfer.done]:
+            self._finish_read(page)
+        for page in [p for p in self._orphans if p.transfer is not None and p.transfer.done]:
+            self._bury_orphan(page)
+
+    @property
+    def busy(self) -> bool:
+        """Whether any transfer is under way."""
+        return bool(self._writing or self._reading or self._orphans)
+
+    def make_room(self, needed: int, keep: Sequence[Page]) -> None:
+        """Free memory until `needed` more bytes fit in the budget, as far as that is possible.
+
+        Waits for writes under way first, then evicts what was used longest ago. Pages in `keep`
+        stay.
+        """
+        if self.accounted + needed <= self.budget_bytes:
+            return
+        with self.counters.stalled("memory"):
+            while self.accounted + needed > self.budget_bytes:
+                if self._writing:
+                    self._finish_write(self._writing[0], keep=False)
+                elif not self._evict_one(keep):
+                    break
+
+    def _evict_one(self, keep: Sequence[Page]) -> bool:
+        kept = {page.id for page in keep}
+        candidates = [
+            page
+            for page in self.every_page()
+            if page.size >= SMALLEST_EVICTION and page.id not in kept and self.can_move(page)
+        ]
+        if not candidates or not self.fallback_tier:
+            return False
+        victim = min(candidates, key=lambda page: (page.last_use, page.id))
+        tier = victim.store.tier if victim.store and not victim.dirty else self.fallback_tier
+        self.offload(victim, tier)
+        self.counters.unplanned_evictions += 1
+        return True
+
+    # Coming back
+
+    def prefetch(self, page: Page) -> bool:
+        """Begin to bring an absent page back if it fits the budget; return whether it is coming."""
+        if page.state is not State.ABSENT:
+            return True
+        if self.accounted + page.size > self.budget_bytes:
+            return False
+        self._start_read(page, urgent=False)
+        return True
+
+    def make_present(self, page: Page, keep: Sequence[Page]) -> None:
+        """Have a page's bytes on the device, settled, when this returns.
+
+        Raises the StorageError of a failed transfer.
+        """
+        if page.state is State.WRITING:
+            self._recall(page)
+        elif page.state is State.READING:
+            with self.counters.stalled("late_prefetch"):
+                self._finish_read(page)
+        elif page.state is State.ABSENT:
+            self._fetch(page, keep)
+        if page.error is not None:
+            raise page.error
+
+    def _fetch(self, page: Page, keep: Sequence[Page]) -> None:
+        self.counters.unplanned_fetches += not page.due
+        self.make_room(page.size, keep)
+        with self.counters.stalled("late_prefetch" if page.due else "unplanned_fetch"):
+            self._start_read(page, urgent=True)
+            self._finish_read(page)
+
+    def _start_read(self, page: Page, *, urgent: bool) -> None:
+        store, extent = page.store, page.extent
+        if store is None or extent is None:
+            msg = f"storage {page.id} is absent and no tier holds it"
+            raise StorageError(msg, hint="this is a fault in teraio; please report it")
+        page.buffer = new_buffer(page.nbytes, self.device)
+        page.move_to(State.READING)
+        self.accounted += page.size
+        page.transfer = self.engine.read(
+            store, extent, page.buffer.data_ptr(), page.nbytes, self._label(page), urgent=urgent
+        )
+        self._reading.append(page)
+
+    def _finish_read(self, page: Page) -> None:
+        transfer, buffer, storage = page.transfer, page.buffer, page.storage
+        if transfer is None or buffer is None:
+            return
+        transfer.promote()
+        try:
+            transfer.wait()
+        except StorageError as error:
+            page.move_to(State.FAILED)
+            page.error = error
+            self.accounted -= page.size
+            raise
+        finally:
+            if transfer.done:
+                self._reading.remove(page)
+                page.transfer = page.buffer = None
+        page.move_to(State.RESIDENT)
+        page.due = False
+        if storage is not None:
+            self.memory.attach(storage, buffer)
+        add(self.counters.prefetched, page.store.tier if page.store else "", page.nbytes)
+
+    # Writes under way
+
+    def _recall(self, page: Page) -> None:
+        """Keep a page that was about to leave."""
+        if page.transfer is not None and page.transfer.cancel():
+            self._writing.remove(page)
+            page.move_to(State.RESIDENT)
+            page.transfer = page.held = None
+            return
+        with self.counters.stalled("unplanned_fetch"):
+            self._finish_write(page, keep=True)
+
+    def _finish_write(self, page: Page, *, keep: bool) -> None:
+        transfer = page.transfer
+        if transfer is None:
+            return
+        try:
+            transfer.wait()
+        except StorageError:
+            page.move_to(State.RESIDENT)  # nothing is lost: the bytes never left
+            raise
+        finally:
+            if transfer.done:
+                self._writing.remove(page)
+                page.transfer = None
+                if page.state is State.RESIDENT or keep:
+                    page.held = None
+        page.dirty = False
+        add(self.counters.offloaded, page.store.tier if page.store else "", page.nbytes)
+        page.move_to(State.RESIDENT if keep else State.ABSENT)
+        if not keep:
+            self._release(page)
+
+    def _release(self, page: Page) -> None:
+        storage = page.held or page.storage
+        page.held = None
+        self.accounted -= page.size
+        if storage is not None:
+            step, op = self.where
+            self.memory.release(
+                storage, f"teraio moved tensor {page.id} {page.name} away at step {step}, op {op}"
+            )
+
+    def _extent(self, page: Page, store: Store) -> Extent:
+        if page.extent is None or page.store is not store:
+            self._give_back(page)
+            page.extent = store.allocate(page.nbytes)
+            page.store = store
+        return page.extent
+
+    def _give_back(self, page: Page) -> None:
+        if page.extent is not None and page.store is not None:
+            page.store.free(page.extent)
+        page.extent, page.store, page.dirty = None, None, True
+
+    def _label(self, page: Page) -> TransferLabel:
+        return TransferLabel(page.id, page.name, *self.where)
+
+    def close(self, *, restore: bool) -> None:
+        """Wait for what is under way; with `restore`, bring every absent page back."""
+        for page in list(self._writing):
+            self._finish_write(page, keep=restore)
+        for page in list(self._reading):
+            self._finish_read(page)
+        for page in list(self._orphans):
+            if page.transfer is not None:
+                with suppress(StorageError):  # nobody is left to use these bytes
+                    page.transfer.wait()
+            self._bury_orphan(page)
+        if restore:
+            for page in self.every_page():
+                if page.state is State.ABSENT:
+                    self._start_read(page, urgent=True)
+                    self._finish_read(page)

@@ -1,0 +1,177 @@
+"""Follows a plan through the op stream of a running program.
+
+The plan decides speed, never results: whatever an op touches is there when it runs, planned or
+not, and an op sequence that differs from the plan's ends planned evictions for that step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+
+from teraio.executor.counters import Counters
+from teraio.executor.estimate import NewBytes
+from teraio.executor.page import FOREVER, Page
+from teraio.executor.pager import Pager
+from teraio.executor.schedule import Schedule
+from teraio.executor.states import State
+from teraio.planner.plan import Offload, Plan, Prefetch
+from teraio.profiler.opstream import WRITE, Op
+from teraio.profiler.storages import StorageTable
+from teraio.profiler.touch import Hold
+
+
+class Replay:
+    """The listener that carries a plan out.
+
+    `on_divergence` is called for each step that differs from the plan, except the first, which
+    holds the program's set-up.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        schedule: Schedule,
+        pager: Pager,
+        table: StorageTable[Page],
+        counters: Counters,
+        on_divergence: Callable[[str], None],
+    ) -> None:
+        self._plan, self._schedule, self._pager = plan, schedule, pager
+        self._table, self._counters = table, counters
+        self._on_divergence = on_divergence
+        self._new_bytes = NewBytes()
+        self._bound: dict[int, Page] = {}
+        self._deferred: list[Page] = []
+        self._following = False  # the first step holds the program's set-up
+        self._clock = 0
+        self._step_began = perf_counter_ns()
+        self._step_peak = 0
+        self._need = 0
+
+    def before_op(self, op: Op[Page]) -> None:
+        """Have the op's arguments on the device, and room for its results."""
+        pager, pages = self._pager, op.blocks
+        self._clock += 1
+        pager.where = (op.step, op.index)
+        self._bury()
+        if pager.busy:
+            pager.poll()
+        if self._following:
+            self._compare(op)
+        view = op.operator.is_view and pager.memory.views_while_absent
+        for page in pages:
+            page.last_use = self._clock
+            if page.state is not State.RESIDENT and not view:
+                pager.make_present(page, pages)
+        for page, access in zip(pages, op.access, strict=True):
+            if access & WRITE:
+                pager.written(page)
+        self._need = self._needed(op)
+        if pager.accounted + self._need > pager.budget_bytes:
+            pager.make_room(self._need, pages)
+
+    def after_op(self, op: Op[Page]) -> None:
+        """Account for what the op made, and start what the plan starts here."""
+        self._account(op)
+        if self._deferred:
+            waiting = [page for page in self._deferred if page.storage is not None]
+            self._deferred = [page for page in waiting if not self._pager.prefetch(page)]
+        if not self._following:
+            self._new_bytes.learn(op)
+            return
+        for planned in self._schedule.binds.get(op.index, ()):
+            self._bind(planned.id, planned.slot, planned.nbytes, op)
+        for action in self._schedule.actions.get(op.index, ()):
+            self._counters.planned_actions += 1
+            self._counters.executed_actions += self._start(action)
+
+    def touch(self, block: Page, hold: Hold) -> None:
+        """Have a storage on the device before memory is reached without an op."""
+        self._bury()
+        self._pager.make_present(block, [block])
+        self._pager.written(block)
+        if hold is not Hold.NOT:
+            until = FOREVER if hold is Hold.LIFE else self._pager.where[0]
+            block.pinned_until = max(block.pinned_until, until)
+        storage = block.storage
+        if storage is not None:
+            self._pager.resized(block, storage.nbytes())
+
+    def end_step(self, step: int) -> None:
+        """Close the books of a step."""
+        now = perf_counter_ns()
+        if self._following and self._pager.where[1] + 1 != self._schedule.ops:
+            self._diverge(step, f"the step ended after op {self._pager.where[1]}; "
+                                f"the plan has {self._schedule.ops} ops")  # fmt: skip
+        self._counters.step_ns.append(now - self._step_began)
+        self._counters.peak_by_step.append(self._step_peak)
+        self._step_began, self._step_peak = now, 0
+        self._following = bool(self._schedule.ops)
+
+    def _compare(self, op: Op[Page]) -> None:
+        signatures = self._schedule.signatures
+        if op.index < len(signatures) and signatures[op.index] == op.signature:
+            return
+        if op.index < len(signatures):
+            planned = f"`{self._plan.trace.program.op_name(op.index)}`"
+            same = planned == f"`{op.operator.name}`"
+            expected = f"{planned} with other shapes or dtypes" if same else planned
+        else:
+            expected = f"the end of the step after {len(signatures)} ops"
+        self._diverge(op.step, f"op {op.index} is `{op.operator.name}`; the plan has {expected}")
+
+    def _diverge(self, step: int, what: str) -> None:
+        self._following = False
+        if step > 0:
+            message = f"step {step}: {what}"
+            self._counters.divergences.append(message)
+            self._on_divergence(message)
+
+    def _needed(self, op: Op[Page]) -> int:
+        if self._following:
+            return self._schedule.needs[op.index]
+        return self._new_bytes.expect(op)
+
+    def _account(self, op: Op[Page]) -> None:
+        pager = self._pager
+        if op.operator.name.startswith("aten.resize_") or op.operator.name.startswith("aten.set_"):
+            for page in op.blocks:
+                storage = page.storage
+                if storage is not None:
+                    pager.resized(page, storage.nbytes())
+        made = sum(page.size for page in op.blocks[op.first_new :])
+        used = pager.accounted + max(self._need - made, 0) * self._following
+        self._step_peak = max(self._step_peak, used)
+        self._counters.peak_bytes = max(self._counters.peak_bytes, used)
+        self._counters.over_budget_ops += used > pager.budget_bytes
+
+    def _bind(self, tensor: int, slot: int, nbytes: int, op: Op[Page]) -> None:
+        page = op.blocks[slot] if slot < len(op.blocks) else None
+        if page is not None and page.nbytes == nbytes:
+            self._bound[tensor] = page
+            page.name = self._schedule.names[tensor]
+        else:
+            self._bound.pop(tensor, None)
+
+    def _start(self, action: Offload | Prefetch) -> bool:
+        """Start an action of the plan; return whether there was anything it could be done to."""
+        page = self._bound.get(action.tensor)
+        if page is None or page.storage is None:
+            return False
+        if isinstance(action, Offload):
+            if self._pager.can_move(page):
+                self._pager.offload(page, action.to)
+            return page.state in (State.WRITING, State.ABSENT)
+        if page.state is State.WRITING:
+            self._pager.make_present(page, [page])
+        elif page.state is State.ABSENT:
+            page.due = True
+            if not self._pager.prefetch(page):
+                self._deferred.append(page)
+        return True
+
+    def _bury(self) -> None:
+        for page, _ in self._table.take_dead():
+            self._pager.bury(page)

@@ -1,0 +1,46 @@
+"""A plan turned into what the replay looks up at each op."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from teraio.planner.plan import Action, Plan, PlannedTensor
+from teraio.profiler.trace import GRANULE
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Per op of the step: the bytes it needs on top, who is first seen there, what starts after.
+
+    `signatures` is empty for a plan without actions that was made from an imported trace.
+    """
+
+    signatures: tuple[int, ...]
+    needs: tuple[int, ...]
+    binds: dict[int, list[PlannedTensor]]
+    actions: dict[int, list[Action]]
+    names: dict[int, str]
+
+    @property
+    def ops(self) -> int:
+        """The number of ops in the planned step."""
+        return len(self.signatures)
+
+
+def schedule_of(plan: Plan) -> Schedule:
+    """Build the tables of a plan."""
+    program = plan.trace.program
+    binds: dict[int, list[PlannedTensor]] = {}
+    for tensor in plan.tensors:
+        binds.setdefault(tensor.first_op, []).append(tensor)
+    actions: dict[int, list[Action]] = {}
+    for action in plan.actions:
+        actions.setdefault(action.after_op, []).append(action)
+    granules = zip(program.new_granules, program.workspace_granules, strict=True)
+    return Schedule(
+        signatures=program.signature,
+        needs=tuple((new + workspace) * GRANULE for new, workspace in granules),
+        binds=binds,
+        actions=actions,
+        names={tensor.id: tensor.name for tensor in plan.tensors},
+    )

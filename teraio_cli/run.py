@@ -1,0 +1,179 @@
+"""`teraio run`: run a script under a plan."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import shlex
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from teraio.profiler.errors import DivergedError, StorageError, UsageError
+from teraio_cli.outputs import input_label, open_input, open_output, require_output, say, text_of
+from teraio_cli.scripts import quiet_torch, require_torch, script_of
+
+if TYPE_CHECKING:
+    from teraio.executor.session import RunOptions
+    from teraio.planner.plan import Plan
+
+
+def run(
+    script: Annotated[
+        list[str], typer.Argument(metavar="SCRIPT [ARGS]...", help="As after `python`.")
+    ],
+    plan: Annotated[str, typer.Option("--plan", hidden=True, help="The plan.")] = "",
+    is_module: Annotated[
+        bool, typer.Option("-m", help="SCRIPT is a module's name, as in `python -m`.")
+    ] = False,
+    ssd: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="A folder on an SSD; several are striped. [default: .]"),
+    ] = None,
+    io: Annotated[
+        str, typer.Option(metavar="auto|gds|posix", help="How bytes reach the SSDs.")
+    ] = "auto",
+    verify: Annotated[
+        int,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="Check bytes read back, and the gradients of N steps against a run without "
+            "offload, for which the script is started once more.",
+        ),
+    ] = 0,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail if the program is not the planned one.")
+    ] = False,
+    report: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write what happened as JSON.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a report that exists.")] = False,
+) -> None:
+    """Run a script under a plan: the same results, in the plan's memory."""
+    if not plan:
+        msg = "no plan is named"
+        raise UsageError(msg, hint="`teraio run plan.json SCRIPT [ARGS]`")
+    if report is not None:
+        require_output(report, force=force)
+    what = script_of(script, is_module=is_module)
+    what.require()
+    require_io(io)
+    planned = _read(plan)
+    quiet_torch()
+    require_torch()
+    from teraio.executor.reference import reference_digests
+    from teraio.executor.session import RunOptions
+
+    options = RunOptions(
+        folders=ssd or [Path()],
+        rank=int(os.environ.get("LOCAL_RANK", "0")),
+        checksums=verify > 0,
+        expected=reference_digests(what, verify) if verify else (),
+    )
+    exit_code, done = _carry_out(planned, options, what, report, force=force)
+    _summarise(done, report)
+    if exit_code:
+        raise typer.Exit(exit_code)
+    if strict:
+        require_followed(done)
+
+
+def require_io(io: str) -> None:
+    """Raise UsageError for an unknown `--io`, StorageError for one that is not to be had."""
+    if io not in ("auto", "gds", "posix"):
+        msg = f"unknown `--io`: `{io}`"
+        raise UsageError(msg, hint="one of `auto`, `gds`, `posix`")
+    if io == "gds":
+        msg = "GPUDirect Storage is not to be had: this version moves bytes with POSIX calls only"
+        raise StorageError(msg, hint="use `--io auto` or `--io posix`")
+
+
+def require_followed(done: dict[str, Any]) -> None:
+    """Raise DivergedError if a run did not do all that was planned."""
+    if done["divergences"]:
+        msg = f"{len(done['divergences'])} steps differ from the plan; {done['divergences'][0]}"
+    elif done["executed_actions"] < done["planned_actions"]:
+        missed = done["planned_actions"] - done["executed_actions"]
+        msg = f"{missed} of {done['planned_actions']} planned actions were not executed"
+    elif done["over_budget_ops"]:
+        msg = f"the budget was exceeded at {done['over_budget_ops']} ops"
+    else:
+        return
+    raise DivergedError(msg, hint="profile this script again and make a new plan")
+
+
+def _read(source: str) -> Plan:
+    from teraio.planner.plan_file import read_plan
+
+    with open_input(source) as stream, text_of(stream) as text:
+        plan = read_plan(text, name=input_label(source))
+    if not plan.trace.program.signature:
+        msg = f"`{input_label(source)}` was made from an imported trace and cannot be run"
+        raise UsageError(msg, hint="record a trace of the script with `teraio profile`")
+    return plan
+
+
+def _carry_out(
+    plan: Plan, options: RunOptions, script: Any, report: str | None, *, force: bool
+) -> tuple[int, dict[str, Any]]:
+    from teraio.executor.session import Run
+    from teraio.profiler.script import run_script
+
+    shown: list[str] = []
+
+    def diverged(message: str) -> None:
+        if not shown:
+            say(f"warning: the program differs from the plan; {message}")
+            say("planned evictions stop until the next step; later differences are only counted")
+        shown.append(message)
+
+    with Run(plan, options, diverged) as run:
+        run.restore = False  # the process is about to end
+        try:
+            exit_code = run_script(script)
+            _finish_program()
+        finally:
+            done = run.report()
+            if report is not None:
+                with open_output(report, force=force) as stream:
+                    stream.write(json.dumps(done, indent=2).encode() + b"\n")
+    return exit_code, done
+
+
+def _finish_program() -> None:
+    """Let the script's threads and exit handlers finish while its tensors can still be reached."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+
+
+def _summarise(done: dict[str, Any], report: str | None) -> None:
+    from teraio.planner.units import format_bytes, format_ns
+
+    steps = done["step_ns"][1:] or done["step_ns"]
+    if not steps:
+        say("the script ended before its first step was complete")
+        return
+    typical = sorted(steps)[len(steps) // 2]
+    io = ", ".join(f"{tier} by {path}" for tier, path in done["io_path"].items()) or "none"
+    moved = sum(done["offloaded_bytes"].values()), sum(done["prefetched_bytes"].values())
+    say(f"steps        {done['steps']}, {format_ns(typical)} each (median)")
+    say(f"predicted    {format_ns(done['predicted_step_ns'])}, ideal {format_ns(done['ideal_ns'])}")
+    say(
+        f"peak         {format_bytes(done['peak_bytes'])} of a budget of "
+        f"{format_bytes(done['budget_bytes'])}"
+    )
+    say(f"moved        {format_bytes(moved[0])} out, {format_bytes(moved[1])} back; storage: {io}")
+    if done["over_budget_ops"]:
+        say(f"warning: the budget was exceeded at {done['over_budget_ops']} ops")
+    if done["divergences"]:
+        say(f"warning: {len(done['divergences'])} steps differ from the plan")
+    if report is not None:
+        say(f"\nnext: jq . {shlex.quote(report)}")
+    else:
+        say("\nnext: add `--report run.json` for stalls and bytes by cause")
