@@ -1,9 +1,10 @@
 """What a run will get from its SSD folders and from host memory, measured through the store and
 the engine that a run uses.
 
-The rates are those with both directions at work at once: the optimizer reads the next states
-while it writes the last ones, so a plan with rates of one direction alone would promise too much
-on a drive whose directions share its bandwidth. `source` names the rates of one direction alone.
+The rates are those of as many bytes each way, started at once: a run reads what it wrote, and its
+optimizer reads the next states while the last ones are written, so a plan with the rates of one
+direction alone would promise too much on a drive whose directions share its bandwidth. `source`
+names those rates as well.
 """
 
 from __future__ import annotations
@@ -55,15 +56,15 @@ def measure(
     GPU the host link is a copy in host memory. Raises StorageError if a folder cannot be used.
     """
     with ExitStack() as stack:
-        engine = TransferEngine()
-        stack.callback(engine.close)
-        address = _memory(2 * total_bytes, stack)
         ssd = PosixStore(folders, 2 * total_bytes + BLOCK_BYTES)
         stack.callback(ssd.close)
-        latency = _latency_ns(engine, ssd, address)
-        drives = _rates(engine, ssd, address, total_bytes)
         host = HostStore(2 * total_bytes)
         stack.callback(host.close)
+        address = _memory(2 * total_bytes, stack)
+        engine = TransferEngine()
+        stack.callback(engine.close)
+        latency = _latency_ns(engine, ssd, address)
+        drives = _rates(engine, ssd, address, total_bytes)
         link = _rates(engine, host, address, total_bytes)
         names = ", ".join(str(folder) for folder in folders)
         amount = format_bytes(total_bytes)
@@ -112,18 +113,17 @@ def _rates(engine: TransferEngine, store: Store, address: int, nbytes: int) -> R
     moves = [_Moves(engine, store, address + half * nbytes, nbytes) for half in (0, 1)]
     there, back = moves
     for half in moves:  # a drive's first write to new blocks is slower than any later one
-        _finish(half.write())
+        _rate(half.write())
     rounds = [_one_round(there, back) for _ in range(ROUNDS)]
     return Rates(*(round(statistics.median(column)) for column in zip(*rounds, strict=True)))
 
 
 def _one_round(there: _Moves, back: _Moves) -> tuple[float, float, float, float]:
     """Return bytes per second: write alone, read alone, write and read at once."""
-    write_alone = _rate(*_finish(there.write()))
-    read_alone = _rate(*_finish(back.read()))
+    write_alone = _rate(there.write())
+    read_alone = _rate(back.read())
     writes, reads = there.write(), back.read()
-    ends = [_finish(writes)[1], _finish(reads)[1]]
-    return write_alone, read_alone, _rate(writes, min(ends)), _rate(reads, min(ends))
+    return write_alone, read_alone, _rate(writes), _rate(reads)
 
 
 @dataclass
@@ -150,14 +150,10 @@ class _Moves:
         return [move(self.store, e, address, e.nbytes, _LABEL) for address, e in self._places]
 
 
-def _finish(transfers: list[Transfer]) -> tuple[list[Transfer], int]:
-    """Wait for all; return them and when the last one ended."""
+def _rate(transfers: list[Transfer]) -> float:
+    """Wait for all and return their bytes per second."""
     for transfer in transfers:
         transfer.wait()
-    return transfers, max(transfer.ended_ns for transfer in transfers)
-
-
-def _rate(transfers: list[Transfer], until_ns: int) -> float:
-    """Return the bytes per second that were done by `until_ns`."""
-    done = sum(t.nbytes for t in transfers if t.ended_ns <= until_ns)
-    return done * 1e9 / (until_ns - transfers[0].queued_ns)
+    nbytes = sum(transfer.nbytes for transfer in transfers)
+    end_ns = max(transfer.ended_ns for transfer in transfers)
+    return nbytes * 1e9 / (end_ns - transfers[0].queued_ns)
