@@ -63,6 +63,9 @@ def check_plan(step: Step, plan: Plan) -> None:
     """
     if plan.trace.ops != len(step.ops):
         _fail(f"the plan is for {plan.trace.ops} ops, the step has {len(step.ops)}")
+    for earlier, later in pairwise(plan.actions):
+        if later.after_op < earlier.after_op:
+            _fail("the actions are not in op order", later)
     moves = _moves(step, plan)
     _check_listed(step, plan, moves)
     for tensor_moves in moves.values():
@@ -146,13 +149,13 @@ def _move(tensor: StepTensor, offload: Offload, prefetch: Prefetch, n_ops: int) 
     gone = _unwrapped(offload.gone_by_op, after, n_ops)
     back = _unwrapped(prefetch.after_op, after, n_ops)
     needed = _unwrapped(prefetch.needed_by_op, back, n_ops)
+    following = _next_use(tensor, after, n_ops)
+    if following is None or not (tensor.alloc_op or 0) <= after:
+        _fail("the tensor is not alive, or not used again in its life", offload)
     if offload.to != prefetch.source:
         _fail(f"the tensor was offloaded to {offload.to}", prefetch)
     if not gone <= back:
         _fail(f"the tensor is not gone before op {gone % n_ops}", prefetch)
-    following = _next_use(tensor, after, n_ops)
-    if following is None or not (tensor.alloc_op or 0) <= after:
-        _fail("the tensor is not alive, or not used again in its life", offload)
     if needed > following:
         _fail(f"op {following % n_ops} would find the tensor absent", prefetch)
     return _Move(tensor, offload, prefetch, after, gone, back, needed)
