@@ -84,8 +84,9 @@ class Replay:
         for planned in self._schedule.binds.get(op.index, ()):
             self._bind(planned.id, planned.slot, planned.nbytes, op)
         for action in self._schedule.actions.get(op.index, ()):
-            self._counters.planned_actions += 1
-            self._counters.executed_actions += self._start(action)
+            if action.tensor in self._bound:  # before its first use there is nothing to act on
+                self._counters.planned_actions += 1
+                self._counters.executed_actions += self._start(action)
 
     def touch(self, block: Page, hold: Hold) -> None:
         """Have a storage on the device before memory is reached without an op."""
@@ -157,8 +158,8 @@ class Replay:
 
     def _start(self, action: Offload | Prefetch) -> bool:
         """Start an action of the plan; return whether there was anything it could be done to."""
-        page = self._bound.get(action.tensor)
-        if page is None or page.storage is None:
+        page = self._bound[action.tensor]
+        if page.storage is None:
             return False
         if isinstance(action, Offload):
             if self._pager.can_move(page):
