@@ -9,8 +9,6 @@ names those rates as well.
 
 from __future__ import annotations
 
-import mmap
-import os
 import statistics
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from teraio.executor.engine import Transfer, TransferEngine, TransferLabel
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Store
 from teraio.executor.stores.host import HostStore
-from teraio.executor.stores.memory import address_of
+from teraio.executor.stores.memory import aligned_memory
 from teraio.executor.stores.posix import PosixStore
 from teraio.planner.units import format_bytes, format_rate
 
@@ -60,7 +58,7 @@ def measure(
         stack.callback(ssd.close)
         host = HostStore(2 * total_bytes)
         stack.callback(host.close)
-        address = _memory(2 * total_bytes, stack)
+        address = stack.enter_context(aligned_memory(2 * total_bytes + MISALIGNMENT)) + MISALIGNMENT
         engine = TransferEngine()
         stack.callback(engine.close)
         latency = _latency_ns(engine, ssd, address)
@@ -85,16 +83,6 @@ def measure(
 def _alone(rates: Rates) -> str:
     read, write = format_rate(rates.read_alone), format_rate(rates.write_alone)
     return f"both directions at once (alone: read {read}, write {write})"
-
-
-def _memory(nbytes: int, stack: ExitStack) -> int:
-    """Return the address of `nbytes` touched bytes that lie as torch's CPU tensors do."""
-    memory = mmap.mmap(-1, nbytes + BLOCK_BYTES)
-    stack.callback(memory.close)
-    block = os.urandom(BLOCK_BYTES)
-    for start in range(0, len(memory), BLOCK_BYTES):
-        memory[start : start + BLOCK_BYTES] = block[: len(memory) - start]
-    return address_of(memory) + MISALIGNMENT
 
 
 def _latency_ns(engine: TransferEngine, store: Store, address: int) -> int:

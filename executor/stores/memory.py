@@ -35,6 +35,19 @@ def copy(target: int, source: int, nbytes: int) -> None:
     ctypes.memmove(target, source, nbytes)
 
 
+@contextmanager
+def aligned_memory(nbytes: int) -> Iterator[int]:
+    """Lend the address of `nbytes` bytes that start at a page, filled and so really there."""
+    memory = mmap.mmap(-1, max(nbytes, 1))
+    try:
+        page = bytes(range(1, 129)) * (mmap.PAGESIZE // 128)
+        for start in range(0, nbytes, len(page)):
+            memory[start : start + len(page)] = page[: nbytes - start]
+        yield address_of(memory)
+    finally:
+        memory.close()
+
+
 class BouncePool:
     """Page-aligned buffers of one size, as many as were ever lent at the same time."""
 
