@@ -23,10 +23,12 @@ from teraio.executor.stores.host import HostStore
 from teraio.executor.stores.posix import PosixStore
 from teraio.executor.verify import Digests
 from teraio.planner.plan import HOST, SSD, Offload, Plan
+from teraio.profiler.errors import UsageError
 from teraio.profiler.opstream import OpStream
 from teraio.profiler.optimizers import OptimizerWatch
 from teraio.profiler.session import warm_up_dispatch
 from teraio.profiler.storages import StorageTable, tracked_device
+from teraio.profiler.threads import bystanders
 from teraio.profiler.touch import touch_points
 
 ALIGNMENT = 4096
@@ -84,6 +86,7 @@ class Run:
         )
 
     def _open(self, stack: ExitStack) -> None:
+        require_cpu(tracked_device())
         self._stores = open_stores(self.plan, self.options, stack)
         engine = TransferEngine()
         stack.callback(engine.close)
@@ -115,8 +118,21 @@ class Run:
 
         optimizers = OptimizerWatch(before, lambda _: stream.end_step())
         warm_up_dispatch()
-        for part in (optimizers.installed(), touch_points(stream), entered(stream)):
+        watched = (
+            optimizers.installed(),
+            touch_points(stream),
+            bystanders(stream),
+            entered(stream),
+        )
+        for part in watched:
             stack.enter_context(part)
+
+
+def require_cpu(device: torch.device) -> None:
+    """Raise UsageError for a device whose memory the stores cannot reach yet."""
+    if device.type != "cpu":
+        msg = f"`teraio run` cannot move memory of a `{device.type}` device yet"
+        raise UsageError(msg, hint="hide it, as with `CUDA_VISIBLE_DEVICES=`, to train on the CPU")
 
 
 @contextmanager

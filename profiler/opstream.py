@@ -7,6 +7,7 @@ before and after it runs, with the storages it touches.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from time import perf_counter_ns
 from typing import Any, Generic, Protocol, TypeVar
@@ -89,6 +90,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self._operators: dict[Any, Operator] = {}
         self._signatures: dict[tuple[Any, ...], int] = {}
         self._process = os.getpid()
+        self.lock = threading.RLock()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -118,22 +120,38 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         """Close the running step and number ops from 0 again."""
         if not self.active:
             return
-        for listener in self.listeners:
-            listener.end_step(self.step)
-        self.step += 1
-        self.index = 0
-        self.table.position = (self.step, -1)
+        with self.lock:
+            for listener in self.listeners:
+                listener.end_step(self.step)
+            self.step += 1
+            self.index = 0
+            self.table.position = (self.step, -1)
 
     def touch(self, storage: torch.UntypedStorage, hold: Hold) -> None:
         """Tell the listeners that memory is about to be reached without an op."""
-        block = self.table.known(storage)
-        if block is not None and self.active:
-            for listener in self.listeners:
-                listener.touch(block, hold)
+        if not self.active:
+            return
+        with self.lock:
+            block = self.table.known(storage)
+            if block is not None:
+                for listener in self.listeners:
+                    listener.touch(block, hold)
+
+    def touch_tensor(self, tensor: torch.Tensor, hold: Hold) -> None:
+        """Tell the listeners that a tensor's memory is about to be reached without an op."""
+        for part in strided_parts(tensor):
+            if part.device.type == self.device.type:
+                self.touch(part.untyped_storage(), hold)
 
     def _run(self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not self.active:
             return func(*args, **kwargs)
+        with self.lock:
+            return self._run_numbered(operator, func, args, kwargs)
+
+    def _run_numbered(
+        self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]
+    ) -> Any:
         op: Op[B] = Op(operator, self.step, self.index)
         op.func, op.args, op.kwargs = func, args, kwargs
         if not self._find_arguments(op, args, kwargs) and not self._creates_here(args, kwargs):
@@ -169,6 +187,9 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
                     here = True
                     if how:
                         self._add(op, seen, tensor, how)
+            if isinstance(value, torch.UntypedStorage) and value.device.type == kind:
+                here = True
+                self._add_block(op, seen, self.table.block(value), how)
         if len(parts) == 1:
             parts += [str(value) for value in args]
         key = tuple(parts)
@@ -184,7 +205,9 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             for part in strided_parts(tensor):
                 self._add(op, seen, part, how)
             return
-        block = self.table.block(tensor.untyped_storage())
+        self._add_block(op, seen, self.table.block(tensor.untyped_storage()), how)
+
+    def _add_block(self, op: Op[B], seen: dict[int, int], block: B, how: int) -> None:
         at = seen.get(block.id)
         if at is None:
             seen[block.id] = len(op.blocks)

@@ -18,6 +18,7 @@ from teraio.profiler.optimizers import OptimizerWatch
 from teraio.profiler.recorder import Recorder
 from teraio.profiler.script import Script, StopScript, run_script
 from teraio.profiler.storages import Block, StorageTable, tracked_device
+from teraio.profiler.threads import bystanders
 from teraio.profiler.touch import touch_points
 from teraio.profiler.trace import Trace
 from teraio.profiler.workspace import meter_for
@@ -77,7 +78,13 @@ def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> P
     stream = OpStream(table, [recorder])
     warm_up_dispatch()
     with ExitStack() as stack:
-        for part in (optimizers.installed(), modules.installed(), touch_points(stream), stream):
+        for part in (
+            optimizers.installed(),
+            modules.installed(),
+            touch_points(stream),
+            bystanders(stream),
+            stream,
+        ):
             stack.enter_context(part)
         exit_code = run_script(script)
     trace = to_trace(recorder, **_machine(script, device)) if recorder.steps else None

@@ -101,7 +101,9 @@ def tracked_device() -> torch.device:
 
 
 def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Return the dense tensors a sparse one is made of."""
+    """Return the dense tensors a tensor is made of: itself, or a sparse one's parts."""
+    if tensor.layout is torch.strided:
+        return [tensor]
     if tensor.layout is torch.sparse_coo:
         return [tensor._indices(), tensor._values()]
     if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
