@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from teraio.profiler.errors import StorageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
 LOCK_NAME: Final = "lock"
@@ -44,8 +44,7 @@ class RunFolder:
     def __init__(self, path: Path, parent_fd: int, folder_fd: int, lock_fd: int) -> None:
         self.path = path
         self._fds = [lock_fd, folder_fd, parent_fd]
-        self._parent_fd = parent_fd
-        self._folder_fd = folder_fd
+        self._parent_fd, self._folder_fd = parent_fd, folder_fd
         self._pid = os.getpid()
 
     @classmethod
@@ -54,14 +53,18 @@ class RunFolder:
 
         Raises StorageError if `parent` is missing, is not a directory or cannot be written.
         """
-        fds: list[int] = []
         try:
-            fds.append(os.open(parent, _DIRECTORY))
-            path, folder_fd, lock_fd = _make_locked(parent, fds[0], rank, fds.append)
+            parent_fd = os.open(parent, _DIRECTORY)
         except OSError as error:
-            _close_all(fds)
             raise _unusable(parent, error) from error
-        return cls(path, fds[0], folder_fd, lock_fd)
+        try:
+            while True:
+                name = f"teraio-{os.getpid()}-{secrets.token_hex(8)}-rank{rank}"
+                if fds := _make_locked(name, parent_fd):
+                    return cls(parent / name, parent_fd, *fds)
+        except OSError as error:
+            os.close(parent_fd)
+            raise _unusable(parent, error) from error
 
     def open_data(self, number: int) -> int:
         """Make an empty data file without a name and return its descriptor, which the caller
@@ -88,9 +91,7 @@ class RunFolder:
         if not self._fds:
             return
         if os.getpid() == self._pid:
-            with suppress(OSError):
-                os.unlink(LOCK_NAME, dir_fd=self._folder_fd)
-                os.rmdir(self.path.name, dir_fd=self._parent_fd)
+            _remove_folder(self.path.name, self._parent_fd)
         _close_all(self._fds)
 
 
@@ -128,20 +129,33 @@ def clean_folder(parent: Path) -> list[Removed]:
         os.close(parent_fd)
 
 
-def _make_locked(
-    parent: Path, parent_fd: int, rank: int, opened: Callable[[int], None]
-) -> tuple[Path, int, int]:
-    while True:
-        name = f"teraio-{os.getpid()}-{secrets.token_hex(8)}-rank{rank}"
-        os.mkdir(name, 0o700, dir_fd=parent_fd)
-        folder_fd = os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent_fd)
-        opened(folder_fd)
-        lock_fd = os.open(LOCK_NAME, _ANEW, 0o600, dir_fd=folder_fd)
-        opened(lock_fd)
-        fcntl.flock(lock_fd, fcntl.LOCK_EX)
-        # A cleaner may have taken the new folder for a dead run's before it was locked.
-        if os.fstat(lock_fd).st_nlink:
-            return parent / name, folder_fd, lock_fd
+def _make_locked(name: str, parent_fd: int) -> tuple[int, int] | None:
+    """Make a run folder and return the descriptors of it and of its lock.
+
+    None if a cleaner took the new folder for a dead run's before it was locked.
+    """
+    os.mkdir(name, 0o700, dir_fd=parent_fd)
+    fds: list[int] = []
+    try:
+        fds.append(os.open(name, _DIRECTORY | os.O_NOFOLLOW, dir_fd=parent_fd))
+        fds.append(os.open(LOCK_NAME, _ANEW, 0o600, dir_fd=fds[0]))
+        fcntl.flock(fds[1], fcntl.LOCK_EX)
+        if os.fstat(fds[1]).st_nlink:
+            return fds[0], fds[1]
+    except OSError:
+        _remove_folder(name, parent_fd)
+        _close_all(fds)
+        raise
+    _close_all(fds)
+    return None
+
+
+def _remove_folder(name: str, parent_fd: int) -> None:
+    """Remove a folder of this run as far as nothing but its lock is in it."""
+    with suppress(OSError), _opened(name, _DIRECTORY | os.O_NOFOLLOW, parent_fd) as folder_fd:
+        with suppress(FileNotFoundError):
+            os.unlink(LOCK_NAME, dir_fd=folder_fd)
+        os.rmdir(name, dir_fd=parent_fd)
 
 
 def _clean_one(path: Path, parent_fd: int) -> Removed | None:
