@@ -91,6 +91,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self._signatures: dict[tuple[Any, ...], int] = {}
         self._process = os.getpid()
         self.lock = threading.RLock()
+        self._touching = False
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -120,7 +121,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         """Close the running step and number ops from 0 again."""
         if not self.active:
             return
-        with self.lock:
+        with self.lock, _disable_current_modes():
             for listener in self.listeners:
                 listener.end_step(self.step)
             self.step += 1
@@ -133,9 +134,14 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             return
         with self.lock:
             block = self.table.known(storage)
-            if block is not None:
+            if block is None or self._touching:
+                return
+            self._touching = True
+            try:
                 for listener in self.listeners:
                     listener.touch(block, hold)
+            finally:
+                self._touching = False
 
     def touch_tensor(self, tensor: torch.Tensor, hold: Hold) -> None:
         """Tell the listeners that a tensor's memory is about to be reached without an op."""
@@ -147,6 +153,8 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         if not self.active:
             return func(*args, **kwargs)
         with self.lock:
+            if self._touching:  # an op of a listener's own
+                return func(*args, **kwargs)
             return self._run_numbered(operator, func, args, kwargs)
 
     def _run_numbered(
