@@ -99,6 +99,7 @@ class Replay:
         storage = block.storage
         if storage is not None:
             self._pager.resized(block, storage.nbytes())
+        self._note_use(self._pager.accounted)
 
     def end_step(self, step: int) -> None:
         """Close the books of a step."""
@@ -143,10 +144,12 @@ class Replay:
                 if storage is not None:
                     pager.resized(page, storage.nbytes())
         made = sum(page.size for page in op.blocks[op.first_new :])
-        used = pager.accounted + max(self._need - made, 0) * self._following
+        self._note_use(pager.accounted + max(self._need - made, 0) * self._following)
+
+    def _note_use(self, used: int) -> None:
         self._step_peak = max(self._step_peak, used)
         self._counters.peak_bytes = max(self._counters.peak_bytes, used)
-        self._counters.over_budget_ops += used > pager.budget_bytes
+        self._counters.over_budget_ops += used > self._pager.budget_bytes
 
     def _bind(self, tensor: int, slot: int, nbytes: int, op: Op[Page]) -> None:
         page = op.blocks[slot] if slot < len(op.blocks) else None
