@@ -153,7 +153,10 @@ def read_trace(source: Path | IO[bytes], *, name: str = "") -> Trace:
             msg, hint="record one with `teraio profile -o trace.parquet SCRIPT`"
         )
     try:
-        table = pq.read_table(source)
+        # Arrow's threads may abort the process at its end once they have read a Python file
+        # (apache/arrow#50482), so the bytes come first and one thread reads them.
+        data = source.read_bytes() if isinstance(source, Path) else source.read()
+        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
         info = _info(table.schema.metadata or {}, label)
         table = table.select(SCHEMA.names).cast(SCHEMA)
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
