@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from cli import failed, names_in, teraio
-from teraio.profiler.trace import write_trace
 from traces import training_trace
+
+from teraio.profiler.trace import write_trace
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from cli import names_in
-from teraio.profiler.errors import InputMissingError, OutputExistsError, StorageError
 
+from teraio.profiler.errors import InputMissingError, OutputExistsError, StorageError
 from teraio_cli.outputs import open_input, open_output, print_table, require_output
 
 
