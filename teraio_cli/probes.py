@@ -33,9 +33,15 @@ def probe_machine() -> Iterator[Finding]:
     yield _tried(
         "torch", _torch_version, "needed to profile and run: `pip install 'teraio[train]'`"
     )
-    yield _tried("storage swap", _storage_swap, "needed to run a plan: install torch 2.12 or newer")
     yield _tried(
-        "storage poison", _storage_poison, "without it a stray read of a moved tensor is not named"
+        "storage swap",
+        _storage_swap,
+        "without it a stray read of a moved tensor is undefined: use torch 2.12 or newer",
+    )
+    yield _tried(
+        "storage poison",
+        _storage_poison,
+        "without it a stray read of a moved tensor ends the process and is not named",
     )
     yield _tried("accelerator", _accelerator, "without one, CPU memory serves as the device")
     yield _tried("kvikio", _kvikio, "without it SSD transfers go through POSIX calls")
