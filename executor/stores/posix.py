@@ -21,12 +21,21 @@ from typing import Final
 
 from teraio.executor.run_folder import RunFolder, io_error
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece
-from teraio.executor.stores.memory import BouncePool, Checksums, copy, view_of
+from teraio.executor.stores.memory import (
+    BouncePool,
+    Checksums,
+    aligned_memory,
+    copy,
+    view_of,
+)
 from teraio.executor.stores.space import Space, round_up
 from teraio.profiler.errors import StorageError
 
 ALIGNMENT: Final = 4096
 """Bytes. The largest logical block of drives in use; what is aligned to it suits all of them."""
+
+TRIAL_BLOCKS: Final = 2
+"""Blocks of the trial that settles how bytes move: one whole, one in part."""
 
 _HINTS: Final = {
     errno.ENOSPC: "free some space there, or name a folder on another drive",
@@ -66,7 +75,7 @@ class PosixStore:
         self._growing = threading.Lock()
         self._checksums = Checksums() if checksums else None
         with ExitStack() as stack:
-            bounce = BouncePool(self._space.piece_bytes)
+            bounce = BouncePool(max(self._space.piece_bytes, TRIAL_BLOCKS * ALIGNMENT))
             stack.callback(bounce.close)
             self._files = [_DataFile(Path(parent), rank, bounce, stack) for parent in folders]
             for file in self._files:
@@ -136,13 +145,13 @@ class PosixStore:
         with self._growing:
             missing = nbytes - self._space.free_bytes
             volumes = sorted(range(len(self._files)), key=lambda v: self._files[v].drive_bytes())
-            for place, volume in enumerate(volumes):
-                last = place == len(volumes) - 1
-                share = round_up(-(-max(missing, 0) // (len(volumes) - place)), ALIGNMENT)
+            while volumes and missing > 0:
+                share = round_up(-(-missing // len(volumes)), ALIGNMENT)
+                volume = volumes.pop(0)
                 try:
                     self._files[volume].reserve(self._space.capacity_of(volume), share)
                 except StorageError:
-                    if last:
+                    if not volumes:
                         raise
                     continue
                 self._space.grow(volume, share)
@@ -252,17 +261,16 @@ class _DataFile:
 
     def _round_trip(self) -> None:
         """Write one block and an odd rest, read them back and compare."""
-        nbytes = ALIGNMENT + 513
-        with self._bounce.lend() as source, self._bounce.lend() as target:
-            # One byte off: memory that is not aligned has to work as well.
-            sent, received = view_of(source + 1, nbytes), view_of(target + 1, nbytes)
-            sent[:] = os.urandom(nbytes)
-            for address, other in ((source, target), (source + 1, target + 1)):
-                self.write(0, address, nbytes)
-                self.read(0, other, nbytes)
-            if sent != received:
-                msg = f"`{self.path}` does not give back what was written to it"
-                raise StorageError(msg, hint=_HINTS[errno.EIO])
+        nbytes = (TRIAL_BLOCKS - 1) * ALIGNMENT + 513
+        for shift in (0, 1):  # memory that is not aligned has to work as well
+            with aligned_memory(nbytes + shift) as out, aligned_memory(nbytes + shift) as back:
+                sent, received = view_of(out + shift, nbytes), view_of(back + shift, nbytes)
+                sent[:] = os.urandom(nbytes)
+                self.write(0, out + shift, nbytes)
+                self.read(0, back + shift, nbytes)
+                if sent != received:
+                    msg = f"`{self.path}` does not give back what was written to it"
+                    raise StorageError(msg, hint=_HINTS[errno.EIO])
 
     def _close(self) -> None:
         os.close(self._fd)
