@@ -121,7 +121,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         """Close the running step and number ops from 0 again."""
         if not self.active:
             return
-        with self.lock, _disable_current_modes():
+        with self.lock:
             for listener in self.listeners:
                 listener.end_step(self.step)
             self.step += 1

@@ -8,7 +8,13 @@ import typer
 
 from teraio.profiler.errors import NothingRecordedError
 from teraio_cli.outputs import STDIO, open_output, require_output, say
-from teraio_cli.scripts import quiet_torch, require_torch, script_of, stdout_for
+from teraio_cli.scripts import (
+    quiet_torch,
+    require_torch,
+    say_how_it_ended,
+    script_of,
+    stdout_for,
+)
 
 if TYPE_CHECKING:
     from teraio.profiler.trace import Trace
@@ -53,6 +59,7 @@ def profile(
             write_trace(made.trace, stream)
     _report(made.trace, output, steady=made.steady)
     if made.exit_code:
+        say_how_it_ended(made.exit_code)
         raise typer.Exit(made.exit_code)
     if made.trace is None:
         msg = "the script ended before one complete step: no `optimizer.step()` was seen"

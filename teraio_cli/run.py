@@ -14,7 +14,7 @@ import typer
 
 from teraio.profiler.errors import DivergedError, StorageError, UsageError
 from teraio_cli.outputs import input_label, open_input, open_output, require_output, say, text_of
-from teraio_cli.scripts import quiet_torch, require_torch, script_of
+from teraio_cli.scripts import quiet_torch, require_torch, say_how_it_ended, script_of
 
 if TYPE_CHECKING:
     from teraio.executor.session import RunOptions
@@ -75,11 +75,16 @@ def run(
         expected=reference_digests(what, verify) if verify else (),
     )
     exit_code, done = _carry_out(planned, options, what, report, force=force)
-    _summarise(done, report)
+    _summarise(done)
     if exit_code:
+        say_how_it_ended(exit_code)
         raise typer.Exit(exit_code)
     if strict:
         require_followed(done)
+    if report is not None:
+        say(f"\nnext: jq . {shlex.quote(report)}")
+    else:
+        say("\nnext: add `--report run.json` for stalls and bytes by cause")
 
 
 def require_io(io: str) -> None:
@@ -152,7 +157,7 @@ def _finish_program() -> None:
     atexit._run_exitfuncs()
 
 
-def _summarise(done: dict[str, Any], report: str | None) -> None:
+def _summarise(done: dict[str, Any]) -> None:
     from teraio.planner.units import format_bytes, format_ns
 
     steps = done["step_ns"][1:] or done["step_ns"]
@@ -173,7 +178,3 @@ def _summarise(done: dict[str, Any], report: str | None) -> None:
         say(f"warning: the budget was exceeded at {done['over_budget_ops']} ops")
     if done["divergences"]:
         say(f"warning: {len(done['divergences'])} steps differ from the plan")
-    if report is not None:
-        say(f"\nnext: jq . {shlex.quote(report)}")
-    else:
-        say("\nnext: add `--report run.json` for stalls and bytes by cause")

@@ -11,6 +11,7 @@ from typing import IO, Any, Final
 from typer.core import TyperCommand, TyperOption
 
 from teraio.profiler.errors import UsageError
+from teraio_cli.outputs import say
 
 SCRIPT_CONTEXT: Final = {
     "ignore_unknown_options": True,
@@ -80,6 +81,16 @@ def stdout_for(target: str) -> Iterator[IO[bytes] | None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
+
+
+def say_how_it_ended(exit_code: int) -> None:
+    """Say in a line that a script failed or was stopped."""
+    ends = {130: "interrupted", 143: "terminated"}
+    say(
+        f"\nthe script was {ends[exit_code]}"
+        if exit_code in ends
+        else f"\nthe script ended with exit code {exit_code}"
+    )
 
 
 def quiet_torch() -> None:
