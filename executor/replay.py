@@ -24,8 +24,8 @@ from teraio.profiler.touch import Hold
 class Replay:
     """The listener that carries a plan out.
 
-    `on_divergence` is called for each step that differs from the plan, except the first, which
-    holds the program's set-up.
+    `on_divergence` is called at the end of each step that differs from the plan, except the
+    first, which holds the program's set-up. What follows the last step is none.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Replay:
         self._bound: dict[int, Page] = {}
         self._deferred: list[Page] = []
         self._following = False  # the first step holds the program's set-up
+        self._difference = ""
         self._clock = 0
         self._step_began = perf_counter_ns()
         self._step_peak = 0
@@ -105,8 +106,13 @@ class Replay:
         """Close the books of a step."""
         now = perf_counter_ns()
         if self._following and self._pager.where[1] + 1 != self._schedule.ops:
-            self._diverge(step, f"the step ended after op {self._pager.where[1]}; "
-                                f"the plan has {self._schedule.ops} ops")  # fmt: skip
+            self._diverge(f"the step ended after op {self._pager.where[1]}; "
+                          f"the plan has {self._schedule.ops} ops")  # fmt: skip
+        if self._difference and step > 0:
+            message = f"step {step}: {self._difference}"
+            self._counters.divergences.append(message)
+            self._on_divergence(message)
+        self._difference = ""
         self._counters.step_ns.append(now - self._step_began)
         self._counters.peak_by_step.append(self._step_peak)
         self._step_began, self._step_peak = now, 0
@@ -122,14 +128,11 @@ class Replay:
             expected = f"{planned} with other shapes or dtypes" if same else planned
         else:
             expected = f"the end of the step after {len(signatures)} ops"
-        self._diverge(op.step, f"op {op.index} is `{op.operator.name}`; the plan has {expected}")
+        self._diverge(f"op {op.index} is `{op.operator.name}`; the plan has {expected}")
 
-    def _diverge(self, step: int, what: str) -> None:
+    def _diverge(self, what: str) -> None:
         self._following = False
-        if step > 0:
-            message = f"step {step}: {what}"
-            self._counters.divergences.append(message)
-            self._on_divergence(message)
+        self._difference = what
 
     def _needed(self, op: Op[Page]) -> int:
         if self._following:
