@@ -8,6 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from cli import failed, names_in, teraio
+
 from teraio.executor.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 import typer
 from cli import COMMAND, ENVIRONMENT, failed, teraio
+from traces import training_trace
+
 from teraio import planner
 from teraio.profiler import errors
 from teraio.profiler.trace import write_trace
-from traces import training_trace
-
 from teraio_cli.main import app
 
 ROOT = Path(__file__).parent.parent
