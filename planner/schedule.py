@@ -103,6 +103,10 @@ class Schedule:
         """Return the ns that it takes to write interval `index`'s tensor."""
         return self._items[index].write_ns[tier]
 
+    def cost_ns(self, index: int) -> int:
+        """Return the channel time that using interval `index` would take, in the faster tier."""
+        return min(self._cost_ns(index, tier) for tier in self.tiers)
+
     def needs_write(self, index: int, tier: str) -> bool:
         """Return whether the tier would have no current copy when interval `index` begins."""
         family = self.families[index]
@@ -224,8 +228,8 @@ class Schedule:
 
     def _in_time_to(self, index: int, tier: str) -> Option | None:
         item = self._items[index]
-        gone, cost_ns = item.first, item.read_ns[tier]
-        start = self.channels.to_gpu(tier).start(item.first, item.end, cost_ns)
+        gone, ns = item.first, item.read_ns[tier]
+        start = self.channels.to_gpu(tier).start(item.first, item.end, ns)
         if start is None or start <= item.first:
             return None
         if self.needs_write(index, tier):
@@ -234,9 +238,17 @@ class Schedule:
             if finish is None:
                 return None
             gone = finish + 1
-            cost_ns += 0 if self._later(index, tier) else ns
         relief = self.memory.relief(gone, start, item.size)
-        return Option(tier, gone, start - 1, relief, cost_ns) if relief else None
+        if relief == 0:
+            return None
+        return Option(tier, gone, start - 1, relief, self._cost_ns(index, tier))
+
+    def _cost_ns(self, index: int, tier: str) -> int:
+        """Return the channel time of interval `index`: a copy it makes may spare another one."""
+        cost_ns = self._items[index].read_ns[tier]
+        if self.needs_write(index, tier) and not self._later(index, tier):
+            cost_ns += self._items[index].write_ns[tier]
+        return cost_ns
 
     def _forced_to(self, index: int, tier: str, low: int, high: int) -> Option:
         item = self._items[index]

@@ -12,11 +12,10 @@ from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-import numpy as np
-
 from teraio.planner.absence import absences, peak_without
 from teraio.planner.bandwidth import transfer_ns
 from teraio.planner.plan import Offload
+from teraio.planner.timing import Timeline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -48,7 +47,8 @@ class Simulation:
     `peak_bytes` counts an offloaded tensor until its transfer is done and a prefetched one from
     the end of the op after which it starts. `busy_ns` is the time each channel needs in a step.
     `steady` is false if the `steps` simulated did not settle; the step is then the longest of
-    the last few, or as long as the busiest channel needs if that is longer.
+    the last few, or as long as the busiest channel needs if that is longer. `waits` are the ops
+    that wait, with the ns that each does.
     """
 
     step_ns: int
@@ -58,6 +58,7 @@ class Simulation:
     busy_ns: dict[str, int]
     steps: int
     steady: bool
+    waits: tuple[tuple[int, int], ...]
 
     @property
     def stall_ns(self) -> int:
@@ -88,6 +89,7 @@ def simulate_actions(step: Step, hardware: Hardware, actions: Sequence[Action]) 
         busy_ns=busy,
         steps=len(laps),
         steady=steady,
+        waits=tuple((op, ns) for op, ns in lap.delays if ns),
     )
 
 
@@ -201,19 +203,14 @@ class _Run:
     def peak_bytes(self, lap: _Lap) -> int:
         """Return the most bytes an op of the step needs, if every step is like `lap`."""
         n_ops = len(self.step.ops)
-        waited = np.zeros(n_ops, dtype=np.int64)
-        for op, ns in lap.delays:
-            waited[op] = ns
-        starts = self.step.starts + np.cumsum(waited)
-        starts = np.concatenate([starts, starts + self.step.period_ns + lap.stall_ns])
-        ops = self.step.ops
+        timeline = Timeline.of(self.step, lap.delays)
         size = {tensor.id: tensor.size for tensor in self.step.tensors}
         lags = {a: t.lag_ns for a, t in zip(self.actions, self.transfers, strict=True)}
         away = []
         for offload, prefetch in absences(self.actions):
             after, due = offload.after_op, offload.gone_by_op
-            done_ns = starts[after] + ops[after].duration_ns + lags[offload]
-            gone = max(after + 1, int(np.searchsorted(starts, done_ns)))
+            done_ns = int(timeline.ends[after]) + lags[offload]
+            gone = max(after + 1, timeline.first_start(done_ns))
             gone = min(gone, due if due > after else due + n_ops)
             back = prefetch.after_op + (n_ops if prefetch.after_op < gone else 0)
             away.append((size[offload.tensor], gone, back))

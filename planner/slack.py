@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import numpy as np
-
-from teraio.planner.plan import HOST, SSD
+from teraio.planner.timing import Timeline
 
 if TYPE_CHECKING:
     from teraio.planner.schedule import Schedule
@@ -24,13 +22,14 @@ def relax(schedule: Schedule) -> None:
     In a first round each gets at most the time of one more transfer of its size, so that the
     first in line do not take all the room; then all that is left is given out.
     """
+    timeline = Timeline.of(schedule.problem.step)
     for share in (_FAIR, _ALL):
-        for tier in (SSD, HOST):
-            _prefetch_earlier(schedule, tier, share)
-            _offload_later(schedule, tier, share)
+        for tier in schedule.tiers:
+            _prefetch_earlier(schedule, tier, timeline, share)
+            _offload_later(schedule, tier, timeline, share)
 
 
-def _prefetch_earlier(schedule: Schedule, tier: str, share: int | None) -> None:
+def _prefetch_earlier(schedule: Schedule, tier: str, timeline: Timeline, share: int | None) -> None:
     """Start prefetches earlier, but in the order of their deadlines.
 
     A channel serves transfers in the order in which they start, so one with a late deadline
@@ -52,14 +51,15 @@ def _prefetch_earlier(schedule: Schedule, tier: str, share: int | None) -> None:
         first = max(placement.gone, before + turn)
         if share is not None:
             ns = share * schedule.read_ns(index, tier)
-            first = max(first, _earlier_by(schedule, placement.back, ns))
+            limit_ns = timeline.start(placement.back) - ns
+            first = max(first, timeline.first_start(limit_ns))
         back = schedule.memory.room_before(first + 1, placement.back + 1, schedule.size(index)) - 1
         if back < placement.back:
             schedule.move(index, placement.gone, back)
         before = placement.back - turn
 
 
-def _offload_later(schedule: Schedule, tier: str, share: int | None) -> None:
+def _offload_later(schedule: Schedule, tier: str, timeline: Timeline, share: int | None) -> None:
     """Let offloads that write end later."""
     for index, placement in sorted(schedule.placed.items()):
         if placement.tier != tier or not placement.write:
@@ -67,31 +67,8 @@ def _offload_later(schedule: Schedule, tier: str, share: int | None) -> None:
         end = placement.back
         if share is not None:
             ns = share * schedule.write_ns(index, tier)
-            end = min(end, _later_by(schedule, placement.gone, ns))
+            limit_ns = timeline.start(placement.gone) + ns
+            end = min(end, timeline.first_start(limit_ns))
         gone = schedule.memory.room_after(placement.gone, end, schedule.size(index))
         if gone > placement.gone:
             schedule.move(index, gone, placement.back)
-
-
-def _earlier_by(schedule: Schedule, op: int, ns: int) -> int:
-    """Return the last op whose start is at least `ns` before that of `op`."""
-    return _op_at(schedule, _start(schedule, op) - ns)
-
-
-def _later_by(schedule: Schedule, op: int, ns: int) -> int:
-    """Return the first op whose start is at least `ns` after that of `op`."""
-    return _op_at(schedule, _start(schedule, op) + ns - 1) + 1
-
-
-def _start(schedule: Schedule, op: int) -> int:
-    step = schedule.problem.step
-    turn, op = divmod(op, schedule.n_ops)
-    return int(step.starts[op]) + turn * step.period_ns
-
-
-def _op_at(schedule: Schedule, ns: int) -> int:
-    """Return the last op that has started at `ns`."""
-    step = schedule.problem.step
-    turn, ns = divmod(ns - int(step.starts[0]), step.period_ns)
-    at = int(np.searchsorted(step.starts, ns + int(step.starts[0]), side="right")) - 1
-    return turn * schedule.n_ops + at

@@ -155,7 +155,7 @@ def training_trace(
             uses += [f"{forward}r", f"{backward}r"]
             gradient.append(f"{backward + 1}{'rw' if batch else 'w'}")
             activation = T(
-                1000 * (batch + 1) + layer,
+                (3 + batch) * layers + layer,
                 width,
                 f"{forward}w {forward + 1}r {backward}r",
                 forward,
@@ -168,9 +168,9 @@ def training_trace(
         tensors += [
             T(layer, width, " ".join([*uses, f"{update}rw"]), kind="parameter",
               name=f"layers.{layer}.weight"),
-            T(layer + 300, width, f"{update}rw", kind="optimizer_state",
+            T(layers + layer, width, f"{update}rw", kind="optimizer_state",
               name=f"layers.{layer}.weight.exp_avg"),
-            T(layer + 600, width, " ".join([*gradient, f"{update}r"]), first_gradient, update,
+            T(2 * layers + layer, width, " ".join([*gradient, f"{update}r"]), first_gradient, update,
               kind="gradient", name=f"layers.{layer}.weight.grad"),
         ]  # fmt: skip
     return make_trace(n_ops, tensors, durations=op_ns, steps=2)
