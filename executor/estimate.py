@@ -1,4 +1,4 @@
-"""How many bytes an op that the plan does not know is about to create."""
+"""How many bytes an op is about to create in a step that does not follow the plan."""
 
 from __future__ import annotations
 
@@ -7,16 +7,23 @@ from typing import Any
 import torch
 
 from teraio.executor.page import Page
+from teraio.executor.schedule import Schedule
 from teraio.profiler.opstream import Op
 from teraio.profiler.storages import tensors_in
 from teraio.profiler.trace import rounded
 
 
 class NewBytes:
-    """Remembers by signature what ops created; asks torch's shape functions about new ones."""
+    """Knows by signature what ops of the plan need and others created.
 
-    def __init__(self) -> None:
+    Asks torch's shape functions about ops never seen; these do not know that `mse_loss`, say,
+    returns one number in the memory of all the differences.
+    """
+
+    def __init__(self, schedule: Schedule) -> None:
         self._seen: dict[int, int] = {}
+        for known, needed in zip(schedule.signatures, schedule.needs, strict=False):
+            self._seen[known] = max(needed, self._seen.get(known, 0))
 
     def expect(self, op: Op[Page]) -> int:
         """Return the bytes of new storages an op will make, as far as can be told before."""

@@ -41,7 +41,7 @@ class Replay:
         self._plan, self._schedule, self._pager = plan, schedule, pager
         self._table, self._counters = table, counters
         self._on_divergence = on_divergence
-        self._new_bytes = NewBytes()
+        self._new_bytes = NewBytes(schedule)
         self._bound: dict[int, Page] = {}
         self._deferred: list[Page] = []
         self._following = False  # the first step holds the program's set-up
