@@ -2,20 +2,12 @@
 
 import argparse
 import json
-import pydoc_data.topics
 import time
 from pathlib import Path
 
 import torch
+from text import batches
 from transformers import LlamaConfig, LlamaForCausalLM
-
-
-def batches(size: int, length: int) -> torch.Tensor:
-    """Cut the text of Python's own help pages into batches of bytes: (batches, size, length)."""
-    text = "\n".join(pydoc_data.topics.topics.values()).encode()
-    count = len(text) // (size * length)
-    tokens = torch.tensor(list(text[: count * size * length]))
-    return tokens.view(count, size, length)
 
 
 def main() -> None:
