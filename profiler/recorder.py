@@ -111,7 +111,10 @@ class Recorder:
         if self._meter is not None:
             self._meter.stop(sum(block.nbytes for block in op.blocks[op.first_new :]))
         row = self._ops[-1]
-        if not op.operator.is_view:
+        if op.operator.is_view:
+            for block in op.blocks:
+                self._facts(block)  # it may be the first that is seen of a storage
+        else:
             self._note_accesses(op, row)
         self._overhead += perf_counter_ns() - ended
 
