@@ -34,7 +34,7 @@ class Page(Block):
         self.dirty = True
         self.due = False
         self.name = ""
-        self.last_use = 0
+        self.last_use = NEVER
         self.pinned_until = NEVER
         self.store: Store | None = None
         self.extent: Extent | None = None

@@ -11,7 +11,7 @@ from time import perf_counter_ns
 
 from teraio.executor.counters import Counters
 from teraio.executor.estimate import NewBytes
-from teraio.executor.page import FOREVER, Page
+from teraio.executor.page import FOREVER, NEVER, Page
 from teraio.executor.pager import Pager
 from teraio.executor.schedule import Schedule
 from teraio.executor.states import State
@@ -62,6 +62,7 @@ class Replay:
         if self._following:
             self._compare(op)
         view = op.operator.is_view and pager.memory.views_while_absent
+        met = sum(page.size for page in pages if page.last_use == NEVER)
         for page in pages:
             page.last_use = self._clock
             if page.state is not State.RESIDENT and not view:
@@ -69,7 +70,7 @@ class Replay:
         for page, access in zip(pages, op.access, strict=True):
             if access & WRITE:
                 pager.written(page)
-        self._need = self._needed(op)
+        self._need = self._needed(op, met)
         if pager.accounted + self._need > pager.budget_bytes:
             pager.make_room(self._need, pages)
 
@@ -134,9 +135,10 @@ class Replay:
         self._following = False
         self._difference = what
 
-    def _needed(self, op: Op[Page]) -> int:
+    def _needed(self, op: Op[Page], met: int) -> int:
+        """Return the bytes an op takes on top; `met` are those of arguments not seen before."""
         if self._following:
-            return self._schedule.needs[op.index]
+            return max(self._schedule.needs[op.index] - met, 0)
         return self._new_bytes.expect(op)
 
     def _account(self, op: Op[Page]) -> None:
@@ -146,7 +148,10 @@ class Replay:
                 storage = page.storage
                 if storage is not None:
                     pager.resized(page, storage.nbytes())
-        made = sum(page.size for page in op.blocks[op.first_new :])
+        new = op.blocks[op.first_new :]
+        for page in new:
+            page.last_use = self._clock
+        made = sum(page.size for page in new)
         self._note_use(pager.accounted + max(self._need - made, 0) * self._following)
 
     def _note_use(self, used: int) -> None:
