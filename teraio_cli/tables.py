@@ -22,9 +22,9 @@ def print_trace(summary: dict[str, Any]) -> None:
     rows = [(kind, format_bytes(n), share(n, peak["bytes"])) for kind, n in kinds]
     _another(("memory at the peak", "bytes>", "of peak>"), rows)
     _another(
-        ("largest tensors", "bytes>", "kind", "uses>", "name"),
+        ("largest tensors", "bytes>", "kind", "uses>", "name or origin"),
         [
-            (str(t["id"]), format_bytes(t["nbytes"]), t["kind"], str(t["uses"]), t["name"])
+            (str(t["id"]), format_bytes(t["nbytes"]), t["kind"], str(t["uses"]), _origin(t))
             for t in summary["largest"]
         ],
     )
@@ -50,6 +50,11 @@ def _trace_facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"{format_ns(idle['median_ns'])} median, {format_ns(idle['longest_ns'])} at most",
         ),
     ]
+
+
+def _origin(tensor: dict[str, Any]) -> str:
+    where = f" in {tensor['made_in']}" if tensor["made_in"] else ""
+    return str(tensor["name"]) or f"{tensor['made_by']}{where}"
 
 
 def _device(summary: dict[str, Any]) -> str:

@@ -37,7 +37,7 @@ def summarise_trace(trace: Trace, top: int) -> dict[str, Any]:
         "peak": _peak(step, peak_op, int(needed[peak_op])),
         "active": _active(step, needed),
         "idle": _idle(step, peak_op),
-        "largest": [_tensor(tensor) for tensor in _largest(step, top)],
+        "largest": [_tensor(step, tensor) for tensor in _largest(step, top)],
     }
 
 
@@ -105,7 +105,8 @@ def _largest(step: Step, top: int) -> list[StepTensor]:
     return sorted(step.tensors, key=lambda tensor: (-tensor.size, tensor.id))[:top]
 
 
-def _tensor(tensor: StepTensor) -> dict[str, Any]:
+def _tensor(step: Step, tensor: StepTensor) -> dict[str, Any]:
+    maker = None if tensor.alloc_op is None else step.ops[tensor.alloc_op]
     return {
         "id": tensor.id,
         "nbytes": tensor.nbytes,
@@ -114,4 +115,6 @@ def _tensor(tensor: StepTensor) -> dict[str, Any]:
         "alloc_op": tensor.alloc_op,
         "free_op": tensor.free_op,
         "uses": len(tensor.uses),
+        "made_by": maker.name if maker else "",
+        "made_in": maker.module if maker else "",
     }
