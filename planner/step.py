@@ -30,7 +30,10 @@ class Use(NamedTuple):
 
 
 class Op(NamedTuple):
-    """One op of the step; `start_ns` counts from the step's start, without swapping."""
+    """One op of the step; `start_ns` counts from the step's start, without swapping.
+
+    `workspace_bytes` is rounded up to 512 B, as every size in the accounting is.
+    """
 
     name: str
     phase: str
@@ -169,6 +172,7 @@ def _ops(rows: pa.Table, heads: NDArray[np.int64]) -> tuple[Op, ...]:
     if (start < 0).any() or (duration < 0).any() or (workspace < 0).any():
         msg = "an op of the trace has a negative time or workspace"
         raise BadInputError(msg, hint="record the trace again")
+    workspace = -(-workspace // GRANULE) * GRANULE
     busy = np.cumsum(duration) - duration
     start = np.maximum.accumulate(start - busy) + busy
     return tuple(
