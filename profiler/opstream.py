@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from time import perf_counter_ns
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -188,16 +188,23 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             how = READ | WRITE if operator.writes_all or position in operator.written else READ
             if operator.ignores_first and position == 0:
                 how = 0
-            for tensor in (value,) if isinstance(value, torch.Tensor) else tensors_in(value):
+            if isinstance(value, torch.Tensor):
+                tensors: Iterable[torch.Tensor] = (value,)
+            elif isinstance(value, (list, tuple, dict)):
+                tensors = tensors_in(value)
+            elif isinstance(value, torch.UntypedStorage) and value.device.type == kind:
+                here = True
+                self._add_block(op, seen, self.table.block(value), how)
+                continue
+            else:
+                continue
+            for tensor in tensors:
                 parts.append(tensor.shape)
                 parts.append(tensor.dtype)
                 if tensor.device.type == kind:
                     here = True
                     if how:
                         self._add(op, seen, tensor, how)
-            if isinstance(value, torch.UntypedStorage) and value.device.type == kind:
-                here = True
-                self._add_block(op, seen, self.table.block(value), how)
         if len(parts) == 1:
             parts += [str(value) for value in args]
         key = tuple(parts)
