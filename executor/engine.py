@@ -276,7 +276,8 @@ def _attempt(verb: str, transfer: Transfer, piece: Piece) -> StorageError | None
         return _labelled(what, transfer.label, "")
     if moved == piece.nbytes:
         return None
-    what = f"cannot {verb} {piece.nbytes} bytes at offset {piece.offset}: only {moved} bytes moved"
+    only = "only " if moved < piece.nbytes else ""
+    what = f"cannot {verb} {piece.nbytes} bytes at offset {piece.offset}: {only}{moved} bytes moved"
     return _labelled(what, transfer.label, "")
 
 
