@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from teraio.profiler.recorder import Facts, Recorder, StepRecord
-from teraio.profiler.trace import SCHEMA, Trace, TraceInfo
+from teraio.profiler.trace import SCHEMA, Trace, TraceInfo, fingerprint
 
 _PERSISTENT_KINDS = ("parameter", "optimizer_state", "buffer")
-
-
-def fingerprint(names: Iterable[str], signatures: Iterable[int]) -> str:
-    """Return the SHA-256 of an op sequence: one line per op, its name and its signature."""
-    lines = (f"{name} {word:08x}\n" for name, word in zip(names, signatures, strict=True))
-    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def to_trace(recorder: Recorder, **machine: Any) -> Trace:

@@ -7,9 +7,11 @@ only; idle intervals, peaks and categories are derived by the planner.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
@@ -91,6 +93,12 @@ class Trace:
     def last_step(self) -> int:
         """The number of the last complete step, which a plan describes."""
         return int(self.table.column("step")[-1].as_py())
+
+
+def fingerprint(names: Iterable[str], signatures: Iterable[int]) -> str:
+    """Return the SHA-256 of an op sequence: one line per op, its name and its signature."""
+    lines = (f"{name} {word:08x}\n" for name, word in zip(names, signatures, strict=True))
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
 def pack_words(values: tuple[int, ...]) -> str:

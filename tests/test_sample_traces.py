@@ -1,0 +1,86 @@
+"""The sample traces are what their README says, and can be planned for without torch."""
+
+from pathlib import Path
+
+import pytest
+
+from teraio.planner.check import check_plan
+from teraio.planner.hardware import ASSUMED
+from teraio.planner.make import make_plan
+from teraio.planner.minimum import least_memory
+from teraio.planner.plan import Offload
+from teraio.planner.plan_file import sha256_of
+from teraio.planner.simulate import simulate
+from teraio.planner.step import idle_intervals, load_step, peak
+from teraio.profiler.trace import fingerprint, read_trace
+
+FOLDER = Path(__file__).parent.parent / "sample_traces"
+NAMES = ("llama", "gpt2", "convnet", "accumulate")
+MIN_TENSOR = 1 << 20
+
+
+@pytest.fixture(params=NAMES)
+def path(request: pytest.FixtureRequest) -> Path:
+    return FOLDER / f"{request.param}.parquet"
+
+
+def test_every_trace_is_listed_and_small() -> None:
+    listed = (FOLDER / "README.md").read_text()
+    found = sorted(file.stem for file in FOLDER.glob("*.parquet"))
+    assert found == sorted(NAMES)
+    assert all(f"teraio profile -o sample_traces/{name}.parquet" in listed for name in NAMES)
+    assert all(file.stat().st_size < 2 << 20 for file in FOLDER.glob("*.parquet"))
+
+
+def test_two_steady_steps_of_one_program(path: Path) -> None:
+    trace = read_trace(path)
+    assert trace.info.steps == 2
+    rows = trace.table.to_pylist()
+    names = [{row["op"]: row["op_name"] for row in rows if row["step"] == step} for step in (0, 1)]
+    assert names[0] == names[1]
+    words = [names[1][op] for op in range(len(names[1]))]
+    assert fingerprint(words, trace.info.signatures) == trace.info.fingerprint
+
+
+def test_what_a_training_step_is_made_of(path: Path) -> None:
+    step = load_step(read_trace(path))
+    kinds = {tensor.kind for tensor in step.tensors}
+    assert {"parameter", "gradient", "optimizer_state", "activation", "input"} <= kinds
+    assert {op.phase for op in step.ops} >= {"forward", "backward", "optimizer"}
+    parameters = [t for t in step.tensors if t.kind == "parameter" and t.uses]
+    assert all(tensor.persistent and tensor.name for tensor in parameters)
+    written = [t for t in parameters if any(use.writes for use in t.uses)]
+    assert len(written) == len(parameters)
+
+
+def test_optimizer_states_are_not_all_in_use_at_once(path: Path) -> None:
+    step = load_step(read_trace(path))
+    states = [t for t in step.tensors if t.kind == "optimizer_state" and t.size >= MIN_TENSOR]
+    in_use = [0] * len(step.ops)
+    for tensor in states:
+        for op in {use.op for use in tensor.uses}:
+            in_use[op] += tensor.size
+    assert max(in_use) < sum(tensor.size for tensor in states) / 2
+
+
+@pytest.mark.parametrize("share", [0.6, 0.8])
+def test_planned_checked_and_simulated(path: Path, share: float) -> None:
+    trace = read_trace(path)
+    step = load_step(trace)
+    budget = int(peak(step) * share)
+    plan = make_plan(
+        trace,
+        sha256=sha256_of(path),
+        memory_bytes=budget,
+        hardware=ASSUMED,
+        min_tensor_bytes=MIN_TENSOR,
+    )
+    check_plan(step, plan)
+    assert any(isinstance(action, Offload) for action in plan.actions)
+    assert simulate(step, plan).peak_bytes <= budget
+    assert plan.prediction.step_ns >= plan.prediction.lower_bound_ns >= plan.prediction.ideal_ns
+
+
+def test_the_least_memory_is_far_below_the_peak(path: Path) -> None:
+    step = load_step(read_trace(path))
+    assert least_memory(step, idle_intervals(step, MIN_TENSOR)).nbytes < 0.6 * peak(step)
