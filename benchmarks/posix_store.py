@@ -37,7 +37,7 @@ from teraio.planner.units import format_bytes
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RESULTS: Final = Path(__file__).parent / "results"
+RESULT: Final = Path(__file__).parent / "results" / "posix_store.json"
 TENSOR_BYTES: Final = 32 << 20
 DD_BLOCK_BYTES: Final = 8 << 20
 LABEL: Final = TransferLabel(tensor=0, name="benchmark", step=0, op=0)
@@ -51,6 +51,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="a folder on the drive to measure")
     parser.add_argument("--mib", type=int, default=512, help="MiB that each contender moves")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("-o", "--output", type=Path, default=RESULT, help="where figures go")
     parser.add_argument("--sweep", action="store_true", help="try piece sizes and workers")
     args = parser.parse_args()
     nbytes = args.mib << 20
@@ -58,10 +59,10 @@ def main() -> None:
         if args.sweep:
             sweep(Path(scratch), nbytes, args.rounds)
         else:
-            compare(Path(scratch), nbytes, args.rounds)
+            compare(Path(scratch), nbytes, args.rounds, args.output)
 
 
-def compare(scratch: Path, nbytes: int, rounds: int) -> None:
+def compare(scratch: Path, nbytes: int, rounds: int, output: Path) -> None:
     with ExitStack() as stack:
         contenders = {"dd": dd(scratch / "dd", nbytes)}
         if shutil.which("fio"):
@@ -84,31 +85,26 @@ def compare(scratch: Path, nbytes: int, rounds: int) -> None:
         "piece_bytes": PIECE_BYTES,
         "results": results,
     }
-    RESULTS.mkdir(exist_ok=True)
-    target = RESULTS / "posix_store.json"
-    target.write_text(json.dumps(record, indent=2) + "\n")
-    print(f"\n{format_bytes(nbytes)} each, {rounds} rounds; written to {target}")
+    output.write_text(json.dumps(record, indent=2) + "\n")
+    print(f"\n{format_bytes(nbytes)} each, {rounds} rounds; written to {output}")
 
 
 def sweep(scratch: Path, nbytes: int, rounds: int) -> None:
-    print("piece MiB  workers  aligned write, read  torch write, read   GB/s")
-    for piece_bytes in (1 << 20, 2 << 20, 4 << 20, 8 << 20, 16 << 20):
-        for workers in (1, 2, 4):
-            with ExitStack() as stack:
-                pair = {
-                    str(shift): store(
-                        scratch,
-                        nbytes,
-                        stack,
-                        shift=shift,
-                        piece_bytes=piece_bytes,
-                        workers=workers,
-                    )
-                    for shift in (0, MISALIGNMENT)
-                }
-                rates = measure(pair, rounds)
-            row = "  ".join(f"{statistics.median(r) / 1e9:6.2f}" for r in rates.values())
-            print(f"{piece_bytes >> 20:9}  {workers:7}  {row}", flush=True)
+    shifts = {"aligned": 0, "torch": MISALIGNMENT}
+    with ExitStack() as stack:
+        contenders = {
+            f"{piece_mib:3} {workers:8} {name:>8}": store(
+                scratch, nbytes, stack, shift=shift, piece_bytes=piece_mib << 20, workers=workers
+            )
+            for name, shift in shifts.items()
+            for piece_mib in (1, 2, 4, 8, 16)
+            for workers in (1, 2, 4)
+        }
+        rates = measure(contenders, rounds)
+    print("MiB  workers   memory  write   read  GB/s")
+    for name in contenders:
+        write, read = (statistics.median(rates[name, way]) / 1e9 for way in ("write", "read"))
+        print(f"{name} {write:6.2f} {read:6.2f}")
 
 
 def measure(contenders: dict[str, Contender], rounds: int) -> dict[tuple[str, str], list[float]]:

@@ -83,7 +83,10 @@ class Transfer:
         self._lane.promote(self)
 
     def cancel(self) -> bool:
-        """Take it back; True if nothing of it was done or will be."""
+        """Take it back; True if nothing of it was done or will be.
+
+        Not for finalizers: one may run while this thread is inside the engine.
+        """
         return self._lane.cancel(self)
 
     # The lane calls the methods below, always under its lock.
