@@ -23,7 +23,7 @@ from teraio.profiler.storages import UntypedStorage
 from teraio.profiler.trace import rounded
 
 SMALLEST_EVICTION = 64 << 10
-"""Bytes: evicting anything smaller to make room costs more transfers than it frees."""
+"""Bytes: anything smaller is evicted to make room only if there is nothing else."""
 
 
 class Pager:
@@ -138,16 +138,15 @@ class Pager:
             while self.accounted + needed > self.budget_bytes:
                 if self._writing:
                     self._finish_write(self._writing[0], keep=False)
-                elif not self._evict_one(keep):
+                elif not self._evict_one(keep, self.accounted + needed - self.budget_bytes):
                     break
 
-    def _evict_one(self, keep: Sequence[Page]) -> bool:
+    def _evict_one(self, keep: Sequence[Page], lacking: int) -> bool:
         kept = {page.id for page in keep}
-        candidates = [
-            page
-            for page in self.every_page()
-            if page.size >= SMALLEST_EVICTION and page.id not in kept and self.can_move(page)
-        ]
+        movable = [p for p in self.every_page() if p.id not in kept and self.can_move(p)]
+        candidates = [page for page in movable if page.size >= SMALLEST_EVICTION]
+        if not candidates and sum(page.size for page in movable) >= lacking:
+            candidates = movable
         if not candidates or not self.fallback_tier:
             return False
         victim = min(candidates, key=lambda page: (page.last_use, page.id))
