@@ -4,6 +4,7 @@
 VENV ?= .venv
 CORE ?= .venv-core
 TORCH ?= torch==2.13.0
+SSD ?= .
 
 FIT := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -42,8 +43,9 @@ lint: $(VENV)/.ready ## Check style and formatting
 type: $(VENV)/.ready ## Check types
 	$(VENV)/bin/mypy $(PACKAGES)
 
-bench: $(VENV)/.ready ## Measure this machine; results go to benchmarks/results
-	for script in benchmarks/*.py; do $(VENV)/bin/python $$script || exit; done
+bench: $(VENV)/.ready ## Measure this machine (SSD=DIR); results go to benchmarks/results
+	$(VENV)/bin/python benchmarks/posix_store.py $(SSD)
+	$(VENV)/bin/python benchmarks/overhead.py
 
 clean: ## Remove environments, caches and what the demo made
 	rm -rf $(VENV) $(CORE) build dist demo-out *.egg-info .coverage* .*_cache .hypothesis
