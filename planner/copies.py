@@ -16,17 +16,22 @@ if TYPE_CHECKING:
     from teraio.planner.step import Interval, Step
 
 
-class Family(NamedTuple):
-    """Indices of the intervals that share a copy, in the order in which they follow the write."""
+class Place(NamedTuple):
+    """An interval's family and its position there, in the order in which they follow the write.
 
+    `members` are the indices of the family's intervals in that order.
+    """
+
+    family: int
+    position: int
     members: tuple[int, ...]
     clean: bool
 
 
-def families(step: Step, intervals: Sequence[Interval]) -> list[Family]:
-    """Return the family of each interval."""
-    members: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    keys = []
+def families(step: Step, intervals: Sequence[Interval]) -> list[Place]:
+    """Return the place of each interval in its family."""
+    together: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    clean: dict[tuple[int, int], bool] = {}
     writes: list[int] = []
     last_tensor = None
     for index, interval in enumerate(intervals):
@@ -37,10 +42,12 @@ def families(step: Step, intervals: Sequence[Interval]) -> list[Family]:
         version, order = bisect_right(writes, interval.after_op), interval.after_op
         if tensor.persistent and version == 0:
             version, order = len(writes), order + len(step.ops)
-        clean = tensor.persistent and not writes
-        keys.append((interval.tensor, version, clean))
-        members.setdefault((interval.tensor, version), []).append((order, index))
-    found = {
-        key: tuple(index for _, index in sorted(together)) for key, together in members.items()
-    }
-    return [Family(found[tensor, version], clean) for tensor, version, clean in keys]
+        key = (interval.tensor, version)
+        clean[key] = tensor.persistent and not writes
+        together.setdefault(key, []).append((order, index))
+    places: dict[int, Place] = {}
+    for family, (key, ordered) in enumerate(together.items()):
+        members = tuple(index for _, index in sorted(ordered))
+        for position, index in enumerate(members):
+            places[index] = Place(family, position, members, clean[key])
+    return [places[index] for index in range(len(intervals))]

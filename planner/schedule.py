@@ -5,6 +5,7 @@ Positions are unwrapped: op k of the next step is k + n_ops.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -80,6 +81,7 @@ class Schedule:
         self.placed: dict[int, Placement] = {}
         self.families = families(step, problem.intervals)
         self._items = [_Item.of(problem, interval, self.tiers) for interval in problem.intervals]
+        self._positions: dict[tuple[int, str], list[int]] = {}
         self._host_used = np.zeros(2 * self.n_ops, dtype=np.int64)
         self._host_spans: dict[int, list[tuple[int, int]]] = {}
         self._intervals_of: dict[int, list[int]] = {}
@@ -109,11 +111,9 @@ class Schedule:
 
     def needs_write(self, index: int, tier: str) -> bool:
         """Return whether the tier would have no current copy when interval `index` begins."""
-        family = self.families[index]
-        if family.clean:
-            return False
-        earlier = family.members[: family.members.index(index)]
-        return not any(self._is_in(member, tier) for member in earlier)
+        place = self.families[index]
+        used = self._used(index, tier)
+        return not place.clean and (not used or used[0] >= place.position)
 
     def in_time(self, index: int) -> Option | None:
         """Return how interval `index` can be used in the channel time that is left, if it can.
@@ -160,12 +160,14 @@ class Schedule:
         ns = self.read_ns(index, tier)
         into = self.channels.to_gpu(tier).take_late(back + 1, interval.needed_by_op, ns)
         self.placed[index] = Placement(tier, gone, back, write, out, into)
+        insort(self._used(index, tier), self.families[index].position)
         self.memory.add(gone, back + 1, -self.size(index))
         self._account_host(interval.tensor)
 
     def remove(self, index: int) -> None:
         """Do not use interval `index` after all; no other may depend on the copy it makes."""
         placement = self.placed.pop(index)
+        self._used(index, placement.tier).remove(self.families[index].position)
         if placement.out is not None:
             self.channels.to_tier(placement.tier).give_back(placement.out)
         self.channels.to_gpu(placement.tier).give_back(placement.into)
@@ -212,11 +214,14 @@ class Schedule:
     def _is_in(self, index: int, tier: str) -> bool:
         return index in self.placed and self.placed[index].tier == tier
 
+    def _used(self, index: int, tier: str) -> list[int]:
+        """Return the used positions, in order, of interval `index`'s family in the tier."""
+        return self._positions.setdefault((self.families[index].family, tier), [])
+
     def _later(self, index: int, tier: str) -> list[int]:
         """Return the used intervals that follow `index` in its family, in the same tier."""
-        family = self.families[index]
-        later = family.members[family.members.index(index) + 1 :]
-        return [member for member in later if self._is_in(member, tier)]
+        place, used = self.families[index], self._used(index, tier)
+        return [place.members[p] for p in used[bisect_right(used, place.position) :]]
 
     def _become_drops(self, indices: Iterable[int]) -> None:
         for index in indices:
@@ -244,10 +249,13 @@ class Schedule:
         return Option(tier, gone, start - 1, relief, self._cost_ns(index, tier))
 
     def _cost_ns(self, index: int, tier: str) -> int:
-        """Return the channel time of interval `index`: a copy it makes may spare another one."""
+        """Return the channel time of interval `index`.
+
+        The time to write a copy is shared among all intervals that could use it.
+        """
         cost_ns = self._items[index].read_ns[tier]
         if self.needs_write(index, tier) and not self._later(index, tier):
-            cost_ns += self._items[index].write_ns[tier]
+            cost_ns += self._items[index].write_ns[tier] // len(self.families[index].members)
         return cost_ns
 
     def _forced_to(self, index: int, tier: str, low: int, high: int) -> Option:
@@ -326,6 +334,5 @@ class Schedule:
         return spans
 
     def _drops_to_host(self, index: int, extra: int | None) -> bool:
-        family = self.families[index]
-        earlier = family.members[: family.members.index(index)]
-        return family.clean or any(i == extra or self._is_in(i, HOST) for i in earlier)
+        place = self.families[index]
+        return not self.needs_write(index, HOST) or extra in place.members[: place.position]
