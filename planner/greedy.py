@@ -74,11 +74,11 @@ def _fill(
     """
     costs = [schedule.cost_ns(index) for index in range(len(limits))]
     best = {k: limit / costs[k] for k, limit in enumerate(limits) if limit}
-    heap = [(-ratio, index) for index, ratio in best.items()]
+    heap = [(-ratio, -schedule.size(index), index) for index, ratio in best.items()]
     heapq.heapify(heap)
     over = schedule.memory.worst() > 0
     while heap and over:
-        negative, index = heapq.heappop(heap)
+        negative, _, index = heapq.heappop(heap)
         if best.get(index) != -negative:
             continue
         option = option_of(index)
@@ -86,7 +86,7 @@ def _fill(
             del best[index]
         elif heap and option.ratio < good_enough * -heap[0][0]:
             best[index] = option.ratio
-            heapq.heappush(heap, (-option.ratio, index))
+            heapq.heappush(heap, (-option.ratio, -schedule.size(index), index))
         else:
             del best[index]
             schedule.place(index, option.tier, option.gone, option.back)
@@ -95,7 +95,7 @@ def _fill(
                 cost_ns = schedule.cost_ns(member)
                 if cost_ns < costs[member] and member not in schedule.placed:
                     costs[member], best[member] = cost_ns, limits[member] / cost_ns
-                    heapq.heappush(heap, (-best[member], member))
+                    heapq.heappush(heap, (-best[member], -schedule.size(member), member))
 
 
 def _undo(schedule: Schedule) -> None:
