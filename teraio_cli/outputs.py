@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 BinaryFile = io.BufferedReader | io.BufferedRandom
 
 STDIO: Final = "-"
-PIPE_WIDTH: Final = 160
-"""Columns of a table that goes to no terminal; longer cells are folded, never cut."""
+PIPE_WIDTH: Final = 10_000
+"""Columns of a table that goes to no terminal: enough that every row is one line."""
 
 
 def say(text: str) -> None:

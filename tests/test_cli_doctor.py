@@ -37,10 +37,16 @@ def test_doctor_tries_a_folder_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_doctor_fails_only_for_a_folder_that_was_named(tmp_path: Path) -> None:
-    done = teraio("doctor", tmp_path / "none")
+    done = teraio("doctor", tmp_path, tmp_path / "none")
     assert done.returncode == 74
-    assert "unusable" in done.stdout.decode()
+    rows = [line.split() for line in done.stdout.decode().splitlines()]
+    states = {row[0]: row[1] for row in rows if len(row) > 1}
+    assert states[str(tmp_path)] == "ok"
+    assert states[str(tmp_path / "none")] == "unusable"
     assert "Traceback" not in done.stderr.decode()
+    usable = teraio("doctor", tmp_path)
+    assert usable.returncode == 0
+    assert usable.stderr.decode() == f"\nnext: teraio bench {tmp_path} -o hardware.json\n"
 
 
 def test_unusable_folders(tmp_path: Path) -> None:

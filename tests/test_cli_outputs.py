@@ -101,14 +101,15 @@ def test_pipe_can_seek_as_an_input(tmp_path: Path) -> None:
     writer.join()
 
 
-def test_table_is_plain_and_never_cut(capsys: pytest.CaptureFixture[str]) -> None:
+def test_piped_table_is_plain_with_a_line_for_each_row(capsys: pytest.CaptureFixture[str]) -> None:
     long = "x" * 300
     print_table(("name", "bytes>"), [("[red]a", "1"), (long, "1000")], title="title")
     out = capsys.readouterr().out
     assert "\x1b" not in out
     assert "[red]a" in out
-    assert out.count("x") == 300
+    assert long in out
     lines = out.splitlines()
+    assert len(lines) == 4
     assert all(line == line.rstrip() for line in lines)
     ends = {line.rindex("1") + line[line.rindex("1") :].count("0") for line in lines if "1" in line}
     assert len(ends) == 1
