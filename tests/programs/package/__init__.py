@@ -1,0 +1,1 @@
+"""A program that is started with `python -m package`."""

@@ -1,0 +1,140 @@
+"""Real programs, unmodified: under a plan they give to the bit what they give without one.
+
+Each program in `programs/` knows nothing of teraio. It is run plainly, under the recorder to
+its end, and under a plan for 60 % of its memory, and everything it wrote is compared.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli import COMMAND, ENVIRONMENT
+
+FOLDER = Path(__file__).parent / "programs"
+ENVIRONMENT = ENVIRONMENT | {"PYTHONPATH": str(FOLDER)}
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, the packages it needs beside torch, and the steps that differ from its plan."""
+
+    name: str
+    needs: tuple[str, ...] = ()
+    differing: tuple[int, ...] = ()
+    is_module: bool = False
+
+    @property
+    def command(self) -> list[str]:
+        target = ["-m", self.name] if self.is_module else [str(FOLDER / f"{self.name}.py")]
+        return [*target, "--out", "out"]
+
+
+PROGRAMS = [
+    Program("plain_loop", needs=("transformers",)),
+    # saved a checkpoint after step 3
+    Program("trainer", needs=("accelerate", "transformers"), differing=(4,)),
+    Program("accelerated", needs=("accelerate",)),
+    Program("conv_net"),
+    Program("tied_embeddings"),
+    Program("checkpointed"),
+    Program("autocast"),
+    # evaluated after steps 1, 5 and 9, loaded a checkpoint after step 6
+    Program("evaluating", needs=("safetensors",), differing=(2, 6, 7)),
+    Program("changing_shape", differing=(4,)),
+    # a step ends with that of the first optimizer: the second one makes its states in step 1
+    Program("two_models", differing=(1,)),
+    Program("foreach"),
+    Program("frozen_layer"),
+    Program("package", is_module=True),
+]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a program wrote in each of its runs, and the report of the planned one."""
+
+    program: Program
+    plain: Path
+    profiled: Path
+    planned: Path
+    report: dict[str, Any]
+
+
+@pytest.fixture(scope="module", params=PROGRAMS, ids=lambda program: program.name)
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    program: Program = request.param
+    for package in ("torch", *program.needs):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"needs {package}")
+    home = tmp_path_factory.mktemp(program.name)
+    names = ("plain", "profiled", "planned", "ssd")
+    plain, profiled, planned, ssd = (home / name for name in names)
+    for folder in (plain, profiled, planned, ssd):
+        folder.mkdir()
+    trace, plan, report = (home / name for name in ("trace.parquet", "plan.json", "report.json"))
+
+    plainly = start([sys.executable, *program.command], plain)
+    recorded = start([*COMMAND, "profile", "--all", "-o", trace, *program.command], profiled)
+    require_success(plainly)
+    require_success(recorded)
+    budget = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB"]
+    require_success(start([*COMMAND, "plan", trace, "-o", plan, *budget], home))
+    run = [*COMMAND, "run", plan, "--ssd", ssd, "--report", report, *program.command]
+    require_success(start(run, planned))
+    assert list(ssd.iterdir()) == []
+    return Outcome(
+        program, plain / "out", profiled / "out", planned / "out", json.loads(report.read_bytes())
+    )
+
+
+def start(command: list[str | Path], folder: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+
+
+def require_success(process: subprocess.Popen[bytes]) -> None:
+    said, _ = process.communicate(timeout=120)
+    assert process.returncode == 0, said.decode()
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def differing(folder: Path, other: Path) -> set[str]:
+    """Return the files that are not in both folders with the same bytes."""
+    ours, theirs = contents(folder), contents(other)
+    assert ours.keys() >= {"losses.json", "model0.pt"}
+    return {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
+
+
+def test_recording_changes_no_result(outcome: Outcome) -> None:
+    assert differing(outcome.plain, outcome.profiled) == set()
+
+
+def test_the_plan_changes_no_result(outcome: Outcome) -> None:
+    assert differing(outcome.plain, outcome.planned) == set()
+
+
+def test_the_budget_is_kept_by_moving_bytes(outcome: Outcome) -> None:
+    report = outcome.report
+    assert report["offloaded_bytes"]["ssd"] > 0
+    assert report["prefetched_bytes"]["ssd"] > 0
+    assert report["peak_bytes"] <= report["budget_bytes"]
+    assert report["over_budget_ops"] == 0
+
+
+def test_the_plan_is_carried_out(outcome: Outcome) -> None:
+    report = outcome.report
+    assert report["executed_actions"] == report["planned_actions"] > 0
+    steps = [int(message.split()[1].rstrip(":")) for message in report["divergences"]]
+    assert tuple(steps) == outcome.program.differing
