@@ -4,10 +4,11 @@
     python benchmarks/posix_store.py DIR --sweep    # piece sizes and workers, prints only
 
 All contenders move the same number of bytes to and from preallocated files that were written
-once before, in alternation; each figure is the median of the rounds and each ratio the median
-of the ratios within a round, so that a disturbance hits both sides. `dd` writes zeros from one
-aligned buffer. The store is measured twice: from page-aligned memory, and from memory as torch
-aligns CPU tensors, which goes through bounce buffers.
+once before, taking turns in an order that changes from round to round; each figure is the median
+of the rounds and each ratio the median of the ratios within a round, so that a disturbance hits
+both sides. `dd` writes zeros from one aligned buffer. The store is measured twice: from
+page-aligned memory, and from memory as torch aligns CPU tensors, which goes through bounce
+buffers. All stores share one memory, as its pages alone make a difference in a virtual machine.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import re
 import shutil
 import statistics
@@ -28,7 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from teraio.executor.bandwidth import MISALIGNMENT
-from teraio.executor.engine import Transfer, TransferEngine, TransferLabel
+from teraio.executor.engine import WORKERS, Transfer, TransferEngine, TransferLabel
 from teraio.executor.stores.base import PIECE_BYTES
 from teraio.executor.stores.memory import aligned_memory
 from teraio.executor.stores.posix import PosixStore
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 
 RESULT: Final = Path(__file__).parent / "results" / "posix_store.json"
 TENSOR_BYTES: Final = 32 << 20
+SHIFTS: Final = {"aligned": 0, "torch": MISALIGNMENT}
 DD_BLOCK_BYTES: Final = 8 << 20
 LABEL: Final = TransferLabel(tensor=0, name="benchmark", step=0, op=0)
 
@@ -67,8 +70,9 @@ def compare(scratch: Path, nbytes: int, rounds: int, output: Path) -> None:
         contenders = {"dd": dd(scratch / "dd", nbytes)}
         if shutil.which("fio"):
             contenders["fio"] = fio(scratch / "fio", nbytes)
-        for name, shift in (("store, aligned", 0), ("store, torch", MISALIGNMENT)):
-            contenders[name] = store(scratch, nbytes, stack, shift=shift)
+        memory = stack.enter_context(aligned_memory(nbytes + MISALIGNMENT))
+        for name, shift in SHIFTS.items():
+            contenders[f"store, {name}"] = store(scratch, nbytes, memory + shift, stack)
         rates = measure(contenders, rounds)
     results = {
         way: {name: summary(rates[name, way], rates["dd", way]) for name in contenders}
@@ -90,13 +94,13 @@ def compare(scratch: Path, nbytes: int, rounds: int, output: Path) -> None:
 
 
 def sweep(scratch: Path, nbytes: int, rounds: int) -> None:
-    shifts = {"aligned": 0, "torch": MISALIGNMENT}
     with ExitStack() as stack:
+        memory = stack.enter_context(aligned_memory(nbytes + MISALIGNMENT))
         contenders = {
             f"{piece_mib:3} {workers:8} {name:>8}": store(
-                scratch, nbytes, stack, shift=shift, piece_bytes=piece_mib << 20, workers=workers
+                scratch, nbytes, memory + shift, stack, piece_mib << 20, workers
             )
-            for name, shift in shifts.items()
+            for name, shift in SHIFTS.items()
             for piece_mib in (1, 2, 4, 8, 16)
             for workers in (1, 2, 4)
         }
@@ -110,12 +114,13 @@ def sweep(scratch: Path, nbytes: int, rounds: int) -> None:
 def measure(contenders: dict[str, Contender], rounds: int) -> dict[tuple[str, str], list[float]]:
     """Let the contenders take turns; a first round that is not counted writes every block."""
     rates: dict[tuple[str, str], list[float]] = {}
+    turns = [(name, way) for way in ("write", "read") for name in contenders]
     for number in range(rounds + 1):
-        for direction in ("write", "read"):
-            for name, contender in contenders.items():
-                rate = contender[direction]()
-                if number:
-                    rates.setdefault((name, direction), []).append(rate)
+        for name, way in turns:
+            rate = contenders[name][way]()
+            if number:
+                rates.setdefault((name, way), []).append(rate)
+        random.Random(number).shuffle(turns)
     return rates
 
 
@@ -130,26 +135,21 @@ def summary(rates: list[float], dd_rates: list[float]) -> dict[str, float]:
 def store(
     scratch: Path,
     nbytes: int,
+    memory: int,
     stack: ExitStack,
-    *,
-    shift: int,
     piece_bytes: int = PIECE_BYTES,
-    workers: int | None = None,
+    workers: int = WORKERS,
 ) -> Contender:
-    """Return the store as a contender; `shift` is how far its memory is from a page's start."""
-    memory = stack.enter_context(aligned_memory(nbytes + shift))
+    """Return the store as a contender that moves the `nbytes` bytes at the address `memory`."""
     posix = PosixStore([scratch], nbytes, piece_bytes=piece_bytes)
     stack.callback(posix.close)
-    threads = {} if workers is None else {"readers": workers, "writers": workers}
-    engine = TransferEngine(**threads)
+    engine = TransferEngine(readers=workers, writers=workers)
     stack.callback(engine.close)
     if posix.io_path != "posix-direct":
         msg = f"no direct I/O in {scratch}: nothing to compare"
         raise SystemExit(msg)
     sizes = [min(TENSOR_BYTES, nbytes - at) for at in range(0, nbytes, TENSOR_BYTES)]
-    places = [
-        (memory + shift + at * TENSOR_BYTES, posix.allocate(size)) for at, size in enumerate(sizes)
-    ]
+    places = [(memory + at * TENSOR_BYTES, posix.allocate(size)) for at, size in enumerate(sizes)]
 
     def run(move: Callable[..., Transfer]) -> float:
         began = time.perf_counter()
@@ -205,7 +205,7 @@ def preallocate(path: Path, nbytes: int) -> None:
         os.posix_fallocate(file.fileno(), 0, nbytes)
 
 
-def machine(scratch: Path) -> dict[str, str | int]:
+def machine(scratch: Path) -> dict[str, str | float]:
     mounted = subprocess.run(
         ["stat", "-f", "-c", "%T", str(scratch)], capture_output=True, text=True, check=True
     )
@@ -213,6 +213,7 @@ def machine(scratch: Path) -> dict[str, str | int]:
     return {
         "cpu": cpu[1] if cpu else platform.machine(),
         "cores": os.cpu_count() or 0,
+        "load_average": round(os.getloadavg()[0], 1),
         "kernel": platform.release(),
         "python": platform.python_version(),
         "file_system": mounted.stdout.strip(),

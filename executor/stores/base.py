@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PIECE_BYTES: Final = 4 << 20
-"""Bytes a transfer is cut into. Source: `benchmarks/posix_store.py --sweep`. Aligned memory moves
-as fast in pieces of 2 to 16 MiB; through bounce buffers 8 MiB and more lose, as the copy no
-longer stays in the processor's cache until the drive takes it."""
+"""Bytes a transfer is cut into. Source: `benchmarks/posix_store.py --sweep`: with two threads,
+pieces of 2 to 8 MiB are equally fast; 1 MiB and, through bounce buffers, 16 MiB lose."""
 
 
 @dataclass(frozen=True)
