@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
+import atexit
+import builtins
 import io
+import os
 import runpy
 import signal
 import sys
@@ -12,8 +14,12 @@ import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from itertools import accumulate
 from pathlib import Path
+from typing import NoReturn
 
+from teraio.profiler import tracebacks
 from teraio.profiler.errors import InputMissingError, TeraioError
 
 
@@ -56,30 +62,47 @@ def run_script(script: Script) -> int:
     """Run a script to its end and return the exit code `python` would end with.
 
     Its uncaught exception is shown through `sys.excepthook` without teraio's own frames.
-    StopScript counts as success; an interrupt or SIGTERM gives 128 + the signal. Raises the
-    TeraioError that teraio itself raised inside the script.
+    StopScript counts as success; an interrupt or SIGTERM gives 128 + the signal. A process that
+    the script forks does not return from here. Raises the TeraioError that teraio itself raised
+    inside the script.
     """
     script.require()
+    process = os.getpid()
     with _as_main(script) as execute, _terminable():
-        try:
-            execute()
-        except StopScript:
-            return 0
-        except SystemExit as error:
-            return _exit_code(error.code)
-        except KeyboardInterrupt:
-            return 128 + signal.SIGINT
-        except Terminated:
-            return 128 + signal.SIGTERM
-        except TeraioError:
-            raise
-        except BaseException as error:
-            shown = error.with_traceback(_outside(error.__traceback__))
-            sys.excepthook(type(shown), shown, shown.__traceback__)
-            return 1
-        finally:
-            sys.stdout.flush()
+        exit_code = _exit_code_of(execute)
+    if os.getpid() != process:
+        _leave(exit_code)
+    return exit_code
+
+
+def _exit_code_of(execute: Callable[[], None]) -> int:
+    try:
+        execute()
+    except StopScript:
+        return 0
+    except SystemExit as error:
+        return _exit_code(error.code)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except Terminated:
+        return 128 + signal.SIGTERM
+    except TeraioError:
+        raise
+    except BaseException as error:
+        tracebacks.clean(error)
+        sys.excepthook(type(error), error, error.__traceback__)
+        return 1
+    finally:
+        sys.stdout.flush()
     return 0
+
+
+def _leave(exit_code: int) -> NoReturn:
+    """End a forked process as the interpreter would; what teraio has open is its parent's."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(exit_code)
 
 
 @contextmanager
@@ -104,44 +127,56 @@ def _terminable() -> Iterator[None]:
 def _as_main(script: Script) -> Iterator[Callable[[], None]]:
     """Give the script the `sys.argv`, `sys.path` and `__main__` it would have under `python`."""
     argv, path, main = sys.argv, list(sys.path), sys.modules["__main__"]
-    sys.argv = [script.target, *script.arguments]
+    sys.modules["__main__"] = module = types.ModuleType("__main__")
+    module.__dict__.update(__annotations__={}, __builtins__=builtins)
     try:
-        yield _module_runner(script) if script.is_module else _file_runner(script)
+        yield _module_runner(script) if script.is_module else _file_runner(script, module)
     finally:
         sys.argv, sys.path[:] = argv, path
         sys.modules["__main__"] = main
 
 
 def _module_runner(script: Script) -> Callable[[], None]:
+    sys.argv = ["-m", *script.arguments]
     sys.path[0] = str(Path.cwd())
 
     def execute() -> None:
-        runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+        runpy._run_module_as_main(script.target)  # type: ignore[attr-defined]
 
     return execute
 
 
-def _file_runner(script: Script) -> Callable[[], None]:
-    sys.path[0] = str(Path(script.target).resolve().parent)
-    module = types.ModuleType("__main__")
-    module.__file__ = script.target
-    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
-    sys.modules["__main__"] = module
+def _file_runner(script: Script, module: types.ModuleType) -> Callable[[], None]:
+    path = str(Path(script.target).absolute())
+    sys.argv = [script.target, *script.arguments]
+    sys.path[0] = str(Path(path).resolve().parent)
+    module.__dict__.update(
+        __file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path)
+    )
 
     def execute() -> None:
-        with io.open_code(str(Path(script.target).resolve())) as file:
-            code = compile(file.read(), script.target, "exec", dont_inherit=True)
+        with io.open_code(path) as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
         exec(code, module.__dict__)
 
     return execute
 
 
 def _module_exists(name: str) -> bool:
+    """Look for a module as an import would, without importing the packages it is in."""
+    parts = name.split(".")
+    if "" in parts:
+        return False
     sys.path.insert(0, str(Path.cwd()))
     try:
-        return importlib.util.find_spec(name) is not None
-    except (ImportError, ValueError):
-        return False
+        places = None
+        for prefix in accumulate(parts, "{}.{}".format):
+            found = (finder.find_spec(prefix, places) for finder in sys.meta_path)
+            spec = next((spec for spec in found if spec is not None), None)
+            if spec is None or (prefix != name and spec.submodule_search_locations is None):
+                return False
+            places = spec.submodule_search_locations
+        return True
     finally:
         del sys.path[0]
 
@@ -154,18 +189,3 @@ def _exit_code(code: object) -> int:
         return code & 0xFF
     sys.stderr.write(f"{code}\n")
     return 1
-
-
-def _outside(traceback: types.TracebackType | None) -> types.TracebackType | None:
-    """Drop the leading frames that are teraio's or runpy's."""
-    here = str(Path(__file__).resolve())
-    while traceback is not None:
-        name = traceback.tb_frame.f_code.co_filename
-        if Path(name).name != "runpy.py" and name != "<frozen runpy>" and _resolved(name) != here:
-            break
-        traceback = traceback.tb_next
-    return traceback
-
-
-def _resolved(name: str) -> str:
-    return str(Path(name).resolve()) if name and not name.startswith("<") else name
