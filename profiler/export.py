@@ -9,8 +9,6 @@ import pyarrow as pa
 from teraio.profiler.recorder import Facts, Recorder, StepRecord
 from teraio.profiler.trace import SCHEMA, Trace, TraceInfo, fingerprint
 
-_PERSISTENT_KINDS = ("parameter", "optimizer_state", "buffer")
-
 
 def to_trace(recorder: Recorder, **machine: Any) -> Trace:
     """Build the trace of the steps a recorder kept, the oldest numbered 0.
@@ -56,7 +54,8 @@ def _append_step(
 
 def _birth(facts: Facts, step: int) -> int | None:
     born_here = facts.born is not None and facts.born[0] == step
-    if facts.born is None or not born_here or facts.kind in _PERSISTENT_KINDS[:1]:
+    older = facts.kind == "parameter" and not facts.made
+    if facts.born is None or not born_here or older:
         return None
     return facts.born[1]
 

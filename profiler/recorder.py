@@ -24,7 +24,10 @@ _KIND_RANK = ("parameter", "buffer", "optimizer_state", "gradient", "input", "ac
 
 @dataclass
 class Facts:
-    """What is known of one storage; born and died are (step, op)."""
+    """What is known of one storage; born and died are (step, op).
+
+    `made`: an op of the program made it, while others may be older than their first use.
+    """
 
     nbytes: int
     born: tuple[int, int] | None = None
@@ -32,6 +35,7 @@ class Facts:
     kind: str = "other"
     name: str = ""
     pinned: bool = False
+    made: bool = False
 
     def label(self, kind: str, name: str) -> None:
         """Take a kind if it says more than the one known."""
@@ -94,6 +98,7 @@ class Recorder:
         """Note the op and when it starts."""
         if not self._marks:
             self._begin()
+            op.entered_ns = perf_counter_ns()
         phase = self._phase()
         row = OpRow(op.operator.name, phase, self._modules.current, op.signature, self._overhead)
         self._ops.append(row)
@@ -139,12 +144,16 @@ class Recorder:
             self.steps.append(self._finished(step))
         self._forget()
         self._alive_at_start = [block.id for block in self._table]
-        if self._meter is not None:
-            self.workspace = self._meter.bytes_by_op()
-            self._meter = None
+        self.close()
         if step + 1 == self._meter_step:
             self._meter = self._new_meter()
         self._begin()
+
+    def close(self) -> None:
+        """Stop the workspace meter: torch's profiler must not be running when the process ends."""
+        if self._meter is not None:
+            self.workspace = self._meter.bytes_by_op()
+            self._meter = None
 
     def _begin(self) -> None:
         self._ops, self._overhead = [], 0
@@ -165,7 +174,7 @@ class Recorder:
         for position, block in enumerate(op.blocks):
             facts = self._facts(block)
             if position >= op.first_new:
-                facts.born = (op.step, op.index)
+                facts.born, facts.made = (op.step, op.index), True
                 facts.label("activation" if row.phase in ("forward", "backward") else "other", "")
             elif facts.kind == "other" and row.phase == "forward":
                 facts.label("input", "")

@@ -86,6 +86,7 @@ def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> P
             stream,
         ):
             stack.enter_context(part)
+        stack.callback(recorder.close)
         exit_code = run_script(script)
     trace = to_trace(recorder, **_machine(script, device)) if recorder.steps else None
     return Profile(trace, exit_code, steady=stream.step > warmup)
