@@ -9,7 +9,7 @@ import torch
 from teraio.executor.page import Page
 from teraio.executor.schedule import Schedule
 from teraio.profiler.opstream import Op
-from teraio.profiler.storages import tensors_in
+from teraio.profiler.storages import strided_parts, tensors_in
 from teraio.profiler.trace import rounded
 
 
@@ -46,9 +46,11 @@ def _by_shape(op: Op[Page]) -> int:
             kwargs["device"] = torch.device("meta")
         given = {id(t) for t in tensors_in([args, kwargs])}
         made = [t for t in tensors_in(op.func(*args, **kwargs)) if id(t) not in given]
+        return sum(
+            rounded(part.untyped_storage().nbytes()) for t in made for part in strided_parts(t)
+        )
     except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
         return sum(page.size for page in op.blocks)
-    return sum(rounded(t.untyped_storage().nbytes()) for t in made)
 
 
 def _to_meta(value: Any) -> Any:
