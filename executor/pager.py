@@ -19,7 +19,7 @@ from teraio.executor.page import FOREVER, Page
 from teraio.executor.states import State
 from teraio.executor.stores.base import Extent, Store
 from teraio.profiler.errors import StorageError
-from teraio.profiler.storages import UntypedStorage
+from teraio.profiler.storages import UntypedStorage, owned_by_torch
 from teraio.profiler.trace import rounded
 
 SMALLEST_EVICTION = 64 << 10
@@ -53,7 +53,7 @@ class Pager:
     def new_page(self, storage: UntypedStorage, block_id: int) -> Page:
         """Make the page of a storage seen for the first time."""
         page = Page(storage, block_id)
-        if not storage.resizable() or storage.is_shared():
+        if not owned_by_torch(storage):
             page.pinned_until = FOREVER
         self.accounted += page.size
         return page

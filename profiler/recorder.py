@@ -14,7 +14,7 @@ from teraio.profiler.clock import Clock
 from teraio.profiler.modules import ModuleWatch, TensorLabel, optimizer_labels
 from teraio.profiler.opstream import READ, WRITE, Op
 from teraio.profiler.optimizers import OptimizerWatch
-from teraio.profiler.storages import Block, StorageTable, UntypedStorage
+from teraio.profiler.storages import Block, StorageTable, owned_by_torch
 from teraio.profiler.touch import Hold
 from teraio.profiler.workspace import WorkspaceMeter
 
@@ -184,7 +184,7 @@ class Recorder:
         facts = self.facts.get(block.id)
         if facts is None:
             storage = block.storage
-            foreign = storage is not None and not _movable(storage)
+            foreign = storage is not None and not owned_by_torch(storage)
             born = self._table.position if self._table.position[0] else None
             facts = self.facts[block.id] = Facts(block.nbytes, born=born, pinned=foreign)
         facts.nbytes = max(facts.nbytes, block.nbytes)
@@ -221,8 +221,3 @@ class Recorder:
             gone = [i for i, f in self.facts.items() if f.died is not None and f.died[0] < first]
             for block_id in gone:
                 del self.facts[block_id]
-
-
-def _movable(storage: UntypedStorage) -> bool:
-    """Whether the memory is torch's own and nobody else's."""
-    return storage.resizable() and not storage.is_shared()

@@ -94,10 +94,30 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
+def owned_by_torch(storage: UntypedStorage) -> bool:
+    """Whether the memory is torch's own and no other process or library shares it."""
+    shared = storage.device.type == "cpu" and storage.is_shared()  # always true of CUDA storages
+    return storage.resizable() and not shared
+
+
 def tracked_device() -> torch.device:
     """Return the device whose memory is the budget: the accelerator, or the CPU without one."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     return torch.device("cpu") if accelerator is None else torch.device(accelerator.type)
+
+
+def storages_of(tensor: torch.Tensor) -> list[UntypedStorage]:
+    """Return the storages under a tensor, be it sparse or wrapped by a function transform.
+
+    Empty for a tensor that has none.
+    """
+    with torch._C.DisableTorchFunction():
+        while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            tensor = torch._C._functorch.get_unwrapped(tensor)
+        try:
+            return [part.untyped_storage() for part in strided_parts(tensor)]
+        except (RuntimeError, NotImplementedError):
+            return []
 
 
 def strided_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
