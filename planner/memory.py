@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from teraio.planner.bandwidth import add_cyclic
 from teraio.profiler.trace import GRANULE
 
 if TYPE_CHECKING:
@@ -78,9 +77,15 @@ class Memory:
         return first + int(full[0]) if len(full) else max(first, end)
 
     def add(self, first: int, end: int, nbytes: int) -> None:
-        """Add `nbytes` at ops `first` to `end` - 1, less than a step."""
-        if first < end:
-            add_cyclic(self.over, first, np.full(end - first, nbytes, dtype=np.int64))
+        """Add `nbytes` at ops `first` to `end` - 1, less than a step; none if `first` >= `end`."""
+        if first >= end:
+            return
+        n_ops = len(self.over) // 2
+        length, first = end - first, first % n_ops
+        inside = min(length, n_ops - first)
+        self.over[first : first + length] += nbytes
+        self.over[first + n_ops : first + n_ops + inside] += nbytes
+        self.over[: length - inside] += nbytes
 
 
 def _weights(slots: NDArray[np.int64]) -> NDArray[np.int64]:

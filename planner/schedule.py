@@ -185,8 +185,10 @@ class Schedule:
         """Change the window of a used interval, leaving the channel time as it is reserved."""
         placement = self.placed[index]
         size = self.size(index)
-        self.memory.add(placement.gone, placement.back + 1, size)
-        self.memory.add(gone, back + 1, -size)
+        self.memory.add(placement.gone, gone, size)
+        self.memory.add(gone, placement.gone, -size)
+        self.memory.add(back + 1, placement.back + 1, size)
+        self.memory.add(placement.back + 1, back + 1, -size)
         placement.gone, placement.back = gone, back
 
     def actions(self) -> tuple[Action, ...]:
