@@ -36,9 +36,13 @@ from teraio.profiler.trace import GRANULE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from teraio.planner.step import StepTensor
     from teraio.profiler.trace import Trace
 
-POLICIES: Final[Mapping[str, Policy]] = {"auto": greedy, "greedy": greedy}
+POLICIES: Final[Mapping[str, Policy]] = {"greedy": greedy}
+
+AUTO: Final = "greedy"
+"""The policy that `auto` stands for."""
 
 MIN_TENSOR_BYTES: Final = 1 << 20
 """Smaller tensors stay: TERAIO's planner, too, leaves those under about 2 MB alone, and at 1 MiB
@@ -67,6 +71,7 @@ def make_plan(
     Raises UsageError for an unknown policy or a margin outside 0 to 1, and InfeasibleError,
     which says what the least possible memory is and what sets it, for a budget below that.
     """
+    policy = AUTO if policy == "auto" else policy
     _require_usable(policy, host_bytes, margin)
     step = load_step(trace)
     intervals = tuple(idle_intervals(step, min_tensor_bytes))
@@ -75,7 +80,7 @@ def make_plan(
     if budget.planned_bytes < least.nbytes:
         possible = _with_planned_bytes(least.nbytes, host_bytes, margin)
         if not or_minimum:
-            raise _infeasible(step, budget, least, possible)
+            raise _infeasible(step, budget, least, possible, min_tensor_bytes)
         budget = possible
     problem = Problem(step, intervals, budget.planned_bytes, host_bytes, hardware)
     started = time.perf_counter()
@@ -98,7 +103,7 @@ def make_plan(
 def _require_usable(policy: str, host_bytes: int, margin: float) -> None:
     if policy not in POLICIES:
         msg = f"unknown policy: `{policy}`"
-        raise UsageError(msg, hint=f"the policies are {', '.join(sorted(POLICIES))}")
+        raise UsageError(msg, hint=f"the policies are {', '.join(['auto', *POLICIES])}")
     if not 0 <= margin < 1:
         msg = f"the margin must be a share from 0 to less than 1: {margin}"
         raise UsageError(msg, hint="a margin of `5%` keeps the plan that much below the budget")
@@ -117,7 +122,9 @@ def _with_planned_bytes(planned_bytes: int, host_bytes: int, margin: float) -> B
     return budget
 
 
-def _infeasible(step: Step, budget: Budget, least: Least, possible: Budget) -> InfeasibleError:
+def _infeasible(
+    step: Step, budget: Budget, least: Least, possible: Budget, min_tensor_bytes: int
+) -> InfeasibleError:
     op = step.ops[least.op]
     where = f"`{op.name}`" + (f" in `{op.module}`" if op.module else "")
     lines = [
@@ -135,8 +142,16 @@ def _infeasible(step: Step, budget: Budget, least: Least, possible: Budget) -> I
         lines.append(f"  {format_bytes(sum(t.size for t in rest))} in {len(rest)} smaller tensors")
     if least.workspace_bytes:
         lines.append(f"  {format_bytes(least.workspace_bytes)} workspace of the op")
+    idle = sum(t.size for t in least.tensors if t.size < min_tensor_bytes and _idle(t, least.op))
+    if idle:
+        smallest = f"tensors under {format_bytes(min_tensor_bytes)}, which stay (`--min-tensor`)"
+        lines.append(f"{format_bytes(idle)} of it is idle there in {smallest}")
     hint = f"take `--memory {possible.memory_bytes}`, or `--or-minimum` for just that"
     return InfeasibleError("\n".join(lines), hint=hint)
+
+
+def _idle(tensor: StepTensor, op: int) -> bool:
+    return all(use.op != op for use in tensor.uses)
 
 
 def _both(nbytes: int) -> str:

@@ -112,9 +112,18 @@ def test_below_the_least_the_error_says_what_is_possible():
     assert "5.00 MiB workspace" in message
     assert "in 2 smaller tensors" in message
     assert "embed.weight" not in message
+    assert "idle" not in message
     assert f"--memory {least}" in caught.value.hint
     assert plan_for(trace, least).prediction.peak_bytes <= least
     assert plan_for(trace, 8 * MIB, or_minimum=True).budget.memory_bytes == least
+
+
+def test_the_error_says_what_the_least_tensor_size_costs():
+    small = [T(k, MIB // 2, "0r 5r") for k in range(4)]
+    trace = make_trace(6, [*small, T(9, 4 * MIB, "2w 3r", alloc=2, free=3)])
+    with pytest.raises(InfeasibleError, match=r"2\.00 MiB of it is idle .* under 1\.00 MiB"):
+        plan_for(trace, 5 * MIB)
+    assert plan_for(trace, 5 * MIB, min_tensor_bytes=MIB // 2).actions
 
 
 @pytest.mark.parametrize("margin", [0.05, 0.37, 0.99])
@@ -144,7 +153,12 @@ def test_arguments_that_are_refused(options, words):
 def test_an_unknown_policy_names_the_known():
     with pytest.raises(UsageError) as caught:
         plan_for(training_trace(2), 1 << 30, policy="magic")
-    assert all(name in caught.value.hint for name in POLICIES)
+    assert all(name in caught.value.hint for name in ("auto", *POLICIES))
+
+
+def test_auto_is_recorded_as_the_policy_it_stands_for():
+    plan = plan_for(training_trace(2), 1 << 30, policy="auto")
+    assert plan.policy.name in POLICIES
 
 
 def test_a_trace_without_signatures_can_be_planned():
