@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from teraio.planner.hardware import ASSUMED, read_hardware, with_rates
 from teraio.planner.plan import Hardware, HostLink, Ssd
 from teraio.profiler.errors import BadInputError, InputMissingError, UsageError

@@ -1,7 +1,8 @@
 from hypothesis import given, settings
+from traces import MIB, T, make_trace, traces
+
 from teraio.planner.minimum import least_memory
 from teraio.planner.step import idle_intervals, load_step
-from traces import MIB, T, make_trace, traces
 
 
 def test_what_must_stay_and_where():

@@ -6,6 +6,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from traces import training_trace
+
 from teraio.planner.plan import (
     Budget,
     Hardware,
@@ -24,7 +26,6 @@ from teraio.planner.plan import (
 from teraio.planner.plan_file import read_plan, sha256_of, write_plan
 from teraio.profiler.errors import BadInputError, InputMissingError
 from teraio.profiler.trace import write_trace
-from traces import training_trace
 
 WHOLE = st.integers(0, 2**63 - 1)
 POSITIVE = st.integers(1, 2**63 - 1)

@@ -2,10 +2,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from traces import MIB, T, make_trace, traces, training_trace
+
 from teraio.planner.step import Interval, Use, demand, idle_intervals, load_step, peak
 from teraio.profiler.errors import BadInputError
 from teraio.profiler.trace import Trace
-from traces import MIB, T, make_trace, traces, training_trace
 
 
 def test_the_last_step_as_plain_data():

@@ -170,8 +170,8 @@ def training_trace(
               name=f"layers.{layer}.weight"),
             T(layers + layer, width, f"{update}rw", kind="optimizer_state",
               name=f"layers.{layer}.weight.exp_avg"),
-            T(2 * layers + layer, width, " ".join([*gradient, f"{update}r"]), first_gradient, update,
-              kind="gradient", name=f"layers.{layer}.weight.grad"),
+            T(2 * layers + layer, width, " ".join([*gradient, f"{update}r"]), first_gradient,
+              update, kind="gradient", name=f"layers.{layer}.weight.grad"),
         ]  # fmt: skip
     return make_trace(n_ops, tensors, durations=op_ns, steps=2)
 
