@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _GOOD_ENOUGH: Final = 0.85
 """An option is taken if its ratio is at least this share of the best that may be possible. On
-steps of 300 to 9,800 ops, 1.0 looked at up to twice (with stalls) or five times (without) as many
-options; stalls were longer by up to 2 % of a step in some cases and shorter in others."""
+20 problems with steps of 300 to 9,800 ops, 1.0 looked at 0.9 to 4 times as many options; the
+stall was between 1.9 % of the ideal step longer with it and 3.9 % shorter, the same on average."""
 
 _ROUNDS: Final = 3
 """How often the windows are set anew, first for ideal times and then for those that the best
