@@ -29,8 +29,8 @@ class Memory(Protocol):
     def release(self, storage: torch.UntypedStorage, reason: str) -> None:
         """Free a storage's bytes; a stray read raises an error that gives `reason`, if it can."""
 
-    def attach(self, storage: torch.UntypedStorage, buffer: torch.Tensor) -> None:
-        """Make a released storage own the bytes of a one-dimensional uint8 tensor."""
+    def attach(self, storage: torch.UntypedStorage, buffer: torch.UntypedStorage) -> None:
+        """Make a released storage own the bytes of another of the same size."""
 
 
 def address_of(storage: torch.UntypedStorage) -> int:
@@ -38,9 +38,15 @@ def address_of(storage: torch.UntypedStorage) -> int:
     return int(_BASE.data_ptr(storage))
 
 
-def new_buffer(nbytes: int, device: torch.device) -> torch.Tensor:
-    """Return fresh memory from the device's own allocator: uint8, shape (nbytes,)."""
-    return torch.empty(nbytes, dtype=torch.uint8, device=device)
+def new_buffer(nbytes: int, device: torch.device) -> torch.UntypedStorage:
+    """Return fresh memory from the device's own allocator.
+
+    No operator is called: the program may be inside a function transform, or want fresh tensors
+    filled.
+    """
+    construct: Any = torch.UntypedStorage
+    storage: torch.UntypedStorage = construct(nbytes, device=device)
+    return storage
 
 
 class SwapMemory:
@@ -70,11 +76,11 @@ class SwapMemory:
         if self._poison is not None:
             self._poison(storage._cdata, reason)
 
-    def attach(self, storage: torch.UntypedStorage, buffer: torch.Tensor) -> None:
+    def attach(self, storage: torch.UntypedStorage, buffer: torch.UntypedStorage) -> None:
         """Swap the buffer's bytes in."""
         if self._heal is not None:
             self._heal(storage._cdata)
-        _swap(storage, buffer.untyped_storage())
+        _swap(storage, buffer)
 
     def _region(self, nbytes: int) -> int:
         """Return address space for `nbytes`; an outgrown one stays, storages point at it."""
@@ -97,10 +103,10 @@ class ResizeMemory:
         """Resize to 0 bytes."""
         _BASE.resize_(storage, 0)
 
-    def attach(self, storage: torch.UntypedStorage, buffer: torch.Tensor) -> None:
+    def attach(self, storage: torch.UntypedStorage, buffer: torch.UntypedStorage) -> None:
         """Resize back and copy the buffer in."""
-        _BASE.resize_(storage, buffer.numel())
-        _BASE.copy_(storage, buffer.untyped_storage())
+        _BASE.resize_(storage, buffer.nbytes())
+        _BASE.copy_(storage, buffer)
 
 
 def memory_for(device: torch.device) -> Memory:
@@ -125,5 +131,6 @@ def _reserve(nbytes: int) -> int:
 
 
 def _storage_at(address: int, nbytes: int) -> torch.UntypedStorage:
-    raw: Any = (ctypes.c_char * nbytes).from_address(address)
-    return torch.frombuffer(raw, dtype=torch.uint8, count=nbytes).untyped_storage()
+    construct: Any = torch._C._construct_storage_from_data_pointer
+    storage: torch.UntypedStorage = construct(address, torch.device("cpu"), nbytes)
+    return storage

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from teraio.executor.engine import Transfer
 from teraio.executor.states import State, require_move
 from teraio.executor.stores.base import Extent, Store
@@ -21,11 +19,13 @@ class Page(Block):
     `size` is what it takes on the device. `dirty` is true while no tier holds its current
     bytes. Until step `pinned_until` is over it may not move, because the program knows its
     address. `held` keeps the memory alive while a write reads from it, `buffer` the memory that
-    a read fills.
+    a read fills. A copy in host memory is given up once it is read back, unless
+    `keeps_host_copy`: host memory has a budget too.
     """
 
-    __slots__ = ("buffer", "dirty", "due", "error", "extent", "held", "last_use", "name",
-                 "pinned_until", "size", "state", "store", "transfer")  # fmt: skip
+    __slots__ = ("buffer", "dirty", "due", "error", "extent", "held", "keeps_host_copy",
+                 "last_use", "name", "pinned_until", "size", "state", "store",
+                 "transfer")  # fmt: skip
 
     def __init__(self, storage: UntypedStorage, block_id: int) -> None:
         super().__init__(storage, block_id)
@@ -33,6 +33,7 @@ class Page(Block):
         self.state = State.RESIDENT
         self.dirty = True
         self.due = False
+        self.keeps_host_copy = False
         self.name = ""
         self.last_use = NEVER
         self.pinned_until = NEVER
@@ -40,7 +41,7 @@ class Page(Block):
         self.extent: Extent | None = None
         self.transfer: Transfer | None = None
         self.held: UntypedStorage | None = None
-        self.buffer: torch.Tensor | None = None
+        self.buffer: UntypedStorage | None = None
         self.error: StorageError | None = None
 
     def move_to(self, state: State) -> None:

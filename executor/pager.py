@@ -18,6 +18,7 @@ from teraio.executor.memory import Memory, address_of, new_buffer
 from teraio.executor.page import FOREVER, Page
 from teraio.executor.states import State
 from teraio.executor.stores.base import Extent, Store
+from teraio.planner.plan import HOST
 from teraio.profiler.errors import StorageError
 from teraio.profiler.storages import UntypedStorage, owned_by_torch
 from teraio.profiler.trace import rounded
@@ -74,8 +75,10 @@ class Pager:
         page.transfer = page.buffer = None
         self._give_back(page)
 
-    def resized(self, page: Page, nbytes: int) -> None:
-        """Take note of a storage whose size the program has changed."""
+    def resized(self, page: Page) -> None:
+        """Take note of the size of a storage, which the program may have changed."""
+        storage = page.storage
+        nbytes = page.nbytes if storage is None else storage.nbytes()
         if nbytes != page.nbytes:
             if page.holds_memory:
                 self.accounted += rounded(nbytes) - page.size
@@ -96,15 +99,16 @@ class Pager:
     def offload(self, page: Page, tier: str) -> None:
         """Begin to move a resident page to a tier, or drop it if the tier has its bytes."""
         store = self.stores[tier]
+        self.resized(page)
         if not page.dirty and page.store is store:
             page.move_to(State.ABSENT)
             self._release(page)
             add(self.counters.dropped, tier, page.nbytes)
             return
         storage = page.storage
-        if storage is None:
+        if storage is None or not page.nbytes:
             return
-        extent = self._extent(page, store)
+        store, extent = self._room(page, store)
         page.move_to(State.WRITING)
         page.held = storage
         page.transfer = self.engine.write(
@@ -197,7 +201,7 @@ class Pager:
         page.move_to(State.READING)
         self.accounted += page.size
         page.transfer = self.engine.read(
-            store, extent, page.buffer.data_ptr(), page.nbytes, self._label(page), urgent=urgent
+            store, extent, address_of(page.buffer), page.nbytes, self._label(page), urgent=urgent
         )
         self._reading.append(page)
 
@@ -222,6 +226,8 @@ class Pager:
         if storage is not None:
             self.memory.attach(storage, buffer)
         add(self.counters.prefetched, page.store.tier if page.store else "", page.nbytes)
+        if page.store is not None and page.store.tier == HOST and not page.keeps_host_copy:
+            self._give_back(page)
 
     # Writes under way
 
@@ -266,12 +272,19 @@ class Pager:
                 storage, f"teraio moved tensor {page.id} {page.name} away at step {step}, op {op}"
             )
 
-    def _extent(self, page: Page, store: Store) -> Extent:
-        if page.extent is None or page.store is not store:
-            self._give_back(page)
-            page.extent = store.allocate(page.nbytes)
-            page.store = store
-        return page.extent
+    def _room(self, page: Page, store: Store) -> tuple[Store, Extent]:
+        """Return where to write a page: in `store`, or the fallback tier if that is full."""
+        if page.extent is not None and page.store is store:
+            return store, page.extent
+        self._give_back(page)
+        fallback = self.stores[self.fallback_tier]
+        try:
+            page.store, page.extent = store, store.allocate(page.nbytes)
+        except StorageError:
+            if store is fallback:
+                raise
+            page.store, page.extent = fallback, fallback.allocate(page.nbytes)
+        return page.store, page.extent
 
     def _give_back(self, page: Page) -> None:
         if page.extent is not None and page.store is not None:
@@ -293,7 +306,12 @@ class Pager:
                     page.transfer.wait()
             self._bury_orphan(page)
         if restore:
-            for page in self.every_page():
-                if page.state is State.ABSENT:
-                    self._start_read(page, urgent=True)
-                    self._finish_read(page)
+            self.bring_back()
+
+    def bring_back(self) -> None:
+        """Have every page's bytes on the device, whatever the budget."""
+        for page in self.every_page():
+            if page.state is State.ABSENT:
+                self._start_read(page, urgent=True)
+            if page.state is State.READING:
+                self._finish_read(page)

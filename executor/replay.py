@@ -98,9 +98,13 @@ class Replay:
         if hold is not Hold.NOT:
             until = FOREVER if hold is Hold.LIFE else self._pager.where[0]
             block.pinned_until = max(block.pinned_until, until)
-        storage = block.storage
-        if storage is not None:
-            self._pager.resized(block, storage.nbytes())
+        self._pager.resized(block)
+        self._note_use(self._pager.accounted)
+
+    def before_fork(self) -> None:
+        """Have everything on the device: a forked process cannot fetch."""
+        self._bury()
+        self._pager.bring_back()
         self._note_use(self._pager.accounted)
 
     def end_step(self, step: int) -> None:
@@ -143,11 +147,9 @@ class Replay:
 
     def _account(self, op: Op[Page]) -> None:
         pager = self._pager
-        if op.operator.name.startswith("aten.resize_") or op.operator.name.startswith("aten.set_"):
-            for page in op.blocks:
-                storage = page.storage
-                if storage is not None:
-                    pager.resized(page, storage.nbytes())
+        for page, access in zip(op.blocks[: op.first_new], op.access, strict=False):
+            if access & WRITE:  # `out=` and `resize_` may give it another size
+                pager.resized(page)
         new = op.blocks[op.first_new :]
         for page in new:
             page.last_use = self._clock
@@ -164,6 +166,7 @@ class Replay:
         if page is not None and page.nbytes == nbytes:
             self._bound[tensor] = page
             page.name = self._schedule.names[tensor]
+            page.keeps_host_copy = tensor in self._schedule.kept_on_host
         else:
             self._bound.pop(tensor, None)
 

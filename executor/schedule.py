@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from teraio.planner.plan import Action, Plan, PlannedTensor
+from teraio.planner.plan import HOST, Action, Offload, Plan, PlannedTensor
 from teraio.profiler.trace import GRANULE
 
 
@@ -20,6 +20,8 @@ class Schedule:
     binds: dict[int, list[PlannedTensor]]
     actions: dict[int, list[Action]]
     names: dict[int, str]
+    kept_on_host: frozenset[int]
+    """Tensors the plan drops later because host memory still has them."""
 
     @property
     def ops(self) -> int:
@@ -43,4 +45,9 @@ def schedule_of(plan: Plan) -> Schedule:
         binds=binds,
         actions=actions,
         names={tensor.id: tensor.name for tensor in plan.tensors},
+        kept_on_host=frozenset(
+            a.tensor
+            for a in plan.actions
+            if isinstance(a, Offload) and a.to == HOST and not a.write
+        ),
     )

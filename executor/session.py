@@ -12,6 +12,7 @@ import torch
 
 from teraio.executor.counters import Counters
 from teraio.executor.engine import TransferEngine
+from teraio.executor.forks import before_forks
 from teraio.executor.memory import memory_for
 from teraio.executor.page import Page
 from teraio.executor.pager import Pager
@@ -23,6 +24,7 @@ from teraio.executor.stores.host import HostStore
 from teraio.executor.stores.posix import PosixStore
 from teraio.executor.verify import Digests
 from teraio.planner.plan import HOST, SSD, Offload, Plan
+from teraio.profiler.compiled import compiled_regions
 from teraio.profiler.errors import UsageError
 from teraio.profiler.opstream import OpStream
 from teraio.profiler.optimizers import OptimizerWatch
@@ -116,12 +118,18 @@ class Run:
             if self.digests.wanted:
                 self.digests.compare(optimizer, stream)
 
+        def before_fork() -> None:
+            with stream.lock:
+                replay.before_fork()
+
         optimizers = OptimizerWatch(before, lambda _: stream.end_step())
         warm_up_dispatch()
         watched = (
             optimizers.installed(),
             touch_points(stream),
             bystanders(stream),
+            compiled_regions(),
+            before_forks(before_fork),
             entered(stream),
         )
         for part in watched:

@@ -31,6 +31,12 @@ _METADATA: Final = frozenset(
 )  # fmt: skip
 """Look at shapes only."""
 
+_RANGES: Final = frozenset({"aten::arange", "aten::range"})
+"""Make as many entries as their numbers say; other operators' numbers are mere values."""
+
+_DRAWN_FROM: Final = frozenset({"low", "high"})
+"""Integers that are mere values too."""
+
 _TRUSTED: Final = ("aten::", "prims::")
 """Namespaces whose schemas say truthfully what is written; others are taken to write it all."""
 
@@ -42,7 +48,8 @@ class Operator:
     `is_view`: it only makes a view or reads metadata; it is numbered but accesses nothing.
     `is_list`: one of the `_foreach_*` family, which treats its lists entry by entry, so that
     they may be cut. `ignores_first`: its first argument only lends its shape, as in
-    `zeros_like`. `writes_all`: nothing says what it writes.
+    `zeros_like`. `writes_all`: nothing says what it writes. `sizes` are the positions of the
+    arguments that say how large its results are.
     """
 
     name: str
@@ -51,6 +58,7 @@ class Operator:
     ignores_first: bool = False
     writes_all: bool = False
     written: frozenset[int | str] = frozenset()
+    sizes: tuple[int, ...] = ()
 
 
 def describe(func: Any) -> Operator:
@@ -67,6 +75,7 @@ def describe(func: Any) -> Operator:
         ignores_first=short.endswith("_like") or short.startswith("new_"),
         writes_all=not schema.name.startswith(_TRUSTED),
         written=written,
+        sizes=tuple(i for i, a in enumerate(schema.arguments) if _is_size(schema.name, a)),
     )
 
 
@@ -81,6 +90,12 @@ def _written(schema: torch.FunctionSchema) -> frozenset[int | str]:
     return frozenset(written)
 
 
+def _is_size(operator: str, argument: Any) -> bool:
+    kind = str(argument.type)
+    is_integer = kind in ("int", "List[int]") and argument.name not in _DRAWN_FROM
+    return is_integer or (operator in _RANGES and kind == "number")
+
+
 def _is_view(func: Any, schema: torch.FunctionSchema) -> bool:
     if schema.name in _UNDECLARED_VIEWS:
         return True
@@ -92,6 +107,8 @@ def _is_view(func: Any, schema: torch.FunctionSchema) -> bool:
 
 def signature(name: str, parts: tuple[Any, ...]) -> int:
     """Return the CRC-32 of an op's name and the shapes and dtypes of its tensors.
+
+    An op without tensor arguments has the sizes and the dtype of what it makes instead.
 
     The same in every process, unlike `hash`; a program's ops are compared with it in order.
     """

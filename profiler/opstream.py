@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from teraio.profiler.partition import partition
 from teraio.profiler.storages import (
     Block,
     StorageTable,
+    storages_of,
     strided_parts,
     tensors_in,
     tracked_device,
@@ -36,11 +38,12 @@ class Op(Generic[B]):
 
     `blocks` are the storages it touches, arguments first, each once; `access[i]` says how
     (READ | WRITE). Results that are new storages are appended once it has run, from position
-    `first_new` on. `entered_ns` is the host time at which the op stream got hold of it.
+    `first_new` on. `entered_ns` is the host time at which the op stream got hold of it, `left_ns`
+    that at which its call returned.
     """
 
     __slots__ = ("access", "args", "blocks", "entered_ns", "first_new", "func", "index", "kwargs",
-                 "operator", "signature", "step")  # fmt: skip
+                 "left_ns", "operator", "signature", "step")  # fmt: skip
 
     def __init__(self, operator: Operator, step: int, index: int) -> None:
         self.operator = operator
@@ -54,6 +57,7 @@ class Op(Generic[B]):
         self.args: Any = ()
         self.kwargs: dict[str, Any] = {}
         self.entered_ns = perf_counter_ns()
+        self.left_ns = 0
 
 
 class Listener(Protocol[B]):
@@ -85,6 +89,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self.table = table
         self.listeners = tuple(listeners)
         self.device = tracked_device()
+        self._is_here = attrgetter(f"is_{self.device.type}")  # far cheaper than `device.type`
         self.step = 0
         self.index = 0
         self._operators: dict[Any, Operator] = {}
@@ -100,13 +105,15 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
 
     @property
     def active(self) -> bool:
-        """False in a forked child, whose listeners stayed with the parent."""
-        return os.getpid() == self._process
+        """False once nobody listens, and in a forked child: its listeners are its parent's."""
+        return bool(self.listeners) and os.getpid() == self._process
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Run one operator under the eyes of the listeners."""
         kwargs = kwargs or {}
         if types and any(_dispatches_itself(cls) for cls in types):
+            if any(issubclass(cls, torch._subclasses.FakeTensor) for cls in types):
+                return func(*args, **kwargs)
             return NotImplemented  # it unwraps itself; its inner ops come here again
         operator = self._operators.get(func)
         if operator is None:
@@ -145,9 +152,16 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
 
     def touch_tensor(self, tensor: torch.Tensor, hold: Hold) -> None:
         """Tell the listeners that a tensor's memory is about to be reached without an op."""
-        for part in strided_parts(tensor):
-            if part.device.type == self.device.type:
-                self.touch(part.untyped_storage(), hold)
+        if not self.active or self._touching:
+            return
+        with self.lock:
+            self._touching = True
+            try:
+                storages = storages_of(tensor)
+            finally:
+                self._touching = False
+            for storage in storages:
+                self.touch(storage, hold)
 
     def _run(self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not self.active:
@@ -172,6 +186,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         try:
             out = func(*args, **kwargs)
         finally:  # an op that raises has ended too
+            op.left_ns = perf_counter_ns()
             self._find_results(op, out)
             for listener in self.listeners:
                 listener.after_op(op)
@@ -179,7 +194,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
 
     def _find_arguments(self, op: Op[B], args: Any, kwargs: dict[str, Any]) -> bool:
         """List the op's argument storages; return whether any tensor is on the tracked device."""
-        operator, kind = op.operator, self.device.type
+        operator, is_here = op.operator, self._is_here
         here = False
         parts: list[Any] = [operator.name]
         seen: dict[int, int] = {}
@@ -192,21 +207,23 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
                 tensors: Iterable[torch.Tensor] = (value,)
             elif isinstance(value, (list, tuple, dict)):
                 tensors = tensors_in(value)
-            elif isinstance(value, torch.UntypedStorage) and value.device.type == kind:
-                here = True
-                self._add_block(op, seen, self.table.block(value), how)
+            elif isinstance(value, torch.UntypedStorage):
+                if value.device.type == self.device.type:
+                    here = True
+                    self._add_block(op, seen, self.table.block(value), how)
                 continue
             else:
                 continue
             for tensor in tensors:
                 parts.append(tensor.shape)
                 parts.append(tensor.dtype)
-                if tensor.device.type == kind:
+                if is_here(tensor):
                     here = True
                     if how:
                         self._add(op, seen, tensor, how)
         if len(parts) == 1:
-            parts += [str(value) for value in args]
+            parts += [str(args[position]) for position in operator.sizes if position < len(args)]
+            parts.append(str(kwargs.get("dtype")))
         key = tuple(parts)
         found = self._signatures.get(key)
         if found is None:
@@ -234,7 +251,8 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
     def _find_results(self, op: Op[B], out: Any) -> None:
         seen = {block.id: i for i, block in enumerate(op.blocks)}
         for tensor in (out,) if isinstance(out, torch.Tensor) else tensors_in(out):
-            if tensor.device.type == self.device.type:
+            is_fake = isinstance(tensor, torch._subclasses.FakeTensor)
+            if self._is_here(tensor) and not is_fake:
                 self._add(op, seen, tensor, 0)
         for position in range(op.first_new, len(op.blocks)):
             op.access[position] = WRITE
@@ -251,11 +269,13 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         first = args[0] if args and isinstance(args[0], (list, tuple)) else []
         sizes = [t.untyped_storage().nbytes() for t in first if isinstance(t, torch.Tensor)]
         groups = partition(sizes) if len(sizes) == len(first) else []
-        if len(groups) < 2 or _has_scalar_tensor(args):
+        lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (list, tuple))]
+        uneven = any(len(value) != len(first) for value in lists)  # the operator will complain
+        if len(groups) < 2 or uneven or _has_scalar_tensor(args):
             return self._run(operator, func, args, kwargs)
         results: list[Any] = []
         for group in groups:
-            out = self._run(operator, func, *_cut(args, kwargs, len(first), group))
+            out = self._run(operator, func, *_cut(args, kwargs, group))
             results += out if isinstance(out, (list, tuple)) else ()
         return results or None
 
@@ -269,11 +289,8 @@ def _has_scalar_tensor(args: Any) -> bool:
     return any(isinstance(value, torch.Tensor) and value.dim() == 1 for value in args[1:])
 
 
-def _cut(
-    args: Any, kwargs: dict[str, Any], length: int, group: slice
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _cut(args: Any, kwargs: dict[str, Any], group: slice) -> tuple[tuple[Any, ...], dict[str, Any]]:
     def part(value: Any) -> Any:
-        is_list = isinstance(value, (list, tuple)) and len(value) == length
-        return value[group] if is_list else value
+        return value[group] if isinstance(value, (list, tuple)) else value
 
     return tuple(part(v) for v in args), {k: part(v) for k, v in kwargs.items()}

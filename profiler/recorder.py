@@ -79,16 +79,18 @@ class Recorder:
         modules: ModuleWatch,
         optimizers: OptimizerWatch,
         clock: Clock,
-        new_meter: Callable[[], WorkspaceMeter],
+        new_meter: Callable[[], WorkspaceMeter | None],
         keep: int,
         meter_step: int,
+        unseen_ns: int = 0,
     ) -> None:
+        self._unseen_ns = unseen_ns
         self.facts: dict[int, Facts] = {}
         self.steps: deque[StepRecord] = deque(maxlen=keep)
         self.workspace: dict[int, int] = {}
         self._table, self._modules, self._optimizers = table, modules, optimizers
         self._clock, self._new_meter, self._meter_step = clock, new_meter, meter_step
-        self._meter: WorkspaceMeter | None = None
+        self._meter = new_meter() if meter_step == 0 else None
         self._ops: list[OpRow] = []
         self._marks: list[Any] = []
         self._overhead = 0
@@ -107,12 +109,11 @@ class Recorder:
         started = perf_counter_ns()
         self._overhead += started - op.entered_ns
         row.overhead_ns = self._overhead
-        self._marks.append(self._clock.mark())
+        self._marks.append(self._clock.mark(started))
 
     def after_op(self, op: Op[Block]) -> None:
         """Note when the op ended and what it touched."""
-        self._marks.append(self._clock.mark())
-        ended = perf_counter_ns()
+        self._marks.append(self._clock.mark(op.left_ns))
         if self._meter is not None:
             self._meter.stop(sum(block.nbytes for block in op.blocks[op.first_new :]))
         row = self._ops[-1]
@@ -121,7 +122,7 @@ class Recorder:
                 self._facts(block)  # it may be the first that is seen of a storage
         else:
             self._note_accesses(op, row)
-        self._overhead += perf_counter_ns() - ended
+        self._overhead += perf_counter_ns() - op.left_ns
 
     def touch(self, block: Block, hold: Hold) -> None:
         """A storage that shares its memory must stay where it is."""
@@ -130,8 +131,10 @@ class Recorder:
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Label gradients while they are sure to exist."""
+        began = perf_counter_ns()
         self._label_all(self._modules.labels())
         self._label_all(optimizer_labels(optimizer, self._parameter_names()))
+        self._overhead += perf_counter_ns() - began
 
     def after_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Label optimizer states once they exist."""
@@ -145,7 +148,7 @@ class Recorder:
         self._forget()
         self._alive_at_start = [block.id for block in self._table]
         self.close()
-        if step + 1 == self._meter_step:
+        if step + 1 >= self._meter_step and not self.workspace:
             self._meter = self._new_meter()
         self._begin()
 
@@ -157,16 +160,18 @@ class Recorder:
 
     def _begin(self) -> None:
         self._ops, self._overhead = [], 0
-        self._marks = [self._clock.mark()]
+        self._marks = [self._clock.mark(perf_counter_ns())]
 
     def _finished(self, step: int) -> StepRecord:
         times = self._clock.resolve(self._marks)
         starts, ends = times[1::2], times[2::2]
+        durations = [end - start for start, end in zip(starts, ends, strict=True)]
+        starts = [t - op.overhead_ns for t, op in zip(starts, self._ops, strict=True)]
         return StepRecord(
             number=step,
             ops=self._ops,
-            starts=[t - op.overhead_ns for t, op in zip(starts, self._ops, strict=True)],
-            durations=[end - start for start, end in zip(starts, ends, strict=True)],
+            starts=without_gaps_of(self._unseen_ns, starts, durations),
+            durations=durations,
             alive_at_start=self._alive_at_start,
         )
 
@@ -181,13 +186,13 @@ class Recorder:
             row.accesses.append((block.id, _ACCESS[op.access[position]]))
 
     def _facts(self, block: Block) -> Facts:
-        facts = self.facts.get(block.id)
+        facts, storage = self.facts.get(block.id), block.storage
         if facts is None:
-            storage = block.storage
             foreign = storage is not None and not owned_by_torch(storage)
             born = self._table.position if self._table.position[0] else None
             facts = self.facts[block.id] = Facts(block.nbytes, born=born, pinned=foreign)
-        facts.nbytes = max(facts.nbytes, block.nbytes)
+        # `out=` and `resize_` may have given it another size.
+        facts.nbytes = max(facts.nbytes, block.nbytes if storage is None else storage.nbytes())
         return facts
 
     def _phase(self) -> str:
@@ -221,3 +226,15 @@ class Recorder:
             gone = [i for i, f in self.facts.items() if f.died is not None and f.died[0] < first]
             for block_id in gone:
                 del self.facts[block_id]
+
+
+def without_gaps_of(each_ns: int, starts: list[int], durations: list[int]) -> list[int]:
+    """Return the starts of ops with up to `each_ns` taken out of the gap before each."""
+    moved: list[int] = []
+    shift, free = 0, 0
+    for start, duration in zip(starts, durations, strict=True):
+        begin = max(start - shift - each_ns, min(free, start - shift))
+        shift = start - begin
+        free = begin + duration
+        moved.append(begin)
+    return moved

@@ -10,7 +10,9 @@ from functools import partial
 
 import torch
 
+from teraio.profiler.calibration import unseen_ns
 from teraio.profiler.clock import clock_for
+from teraio.profiler.compiled import compiled_regions
 from teraio.profiler.export import to_trace
 from teraio.profiler.modules import ModuleWatch
 from teraio.profiler.opstream import OpStream
@@ -43,6 +45,7 @@ def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> P
     The script is stopped once they are recorded, unless `go_on`. Raises InputMissingError if
     there is no such script; the script's own errors become its exit code.
     """
+    warm_up_dispatch()
     table: StorageTable[Block] = StorageTable(Block)
     device = tracked_device()
     modules = ModuleWatch()
@@ -73,16 +76,17 @@ def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> P
         clock=clock_for(device),
         new_meter=partial(meter_for, device),
         keep=steps,
-        meter_step=max(warmup - 1, 1),
+        unseen_ns=unseen_ns() if device.type == "cpu" else 0,
+        meter_step=min(max(warmup - 1, 1), warmup + steps - 1),
     )
     stream = OpStream(table, [recorder])
-    warm_up_dispatch()
     with ExitStack() as stack:
         for part in (
             optimizers.installed(),
             modules.installed(),
             touch_points(stream),
             bystanders(stream),
+            compiled_regions(),
             stream,
         ):
             stack.enter_context(part)

@@ -35,6 +35,8 @@ class BystanderMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operator once its storages are there."""
         kwargs = kwargs or {}
+        if not self._stream.active:
+            return func(*args, **kwargs)
         with self._stream.lock:
             for tensor in tensors_in([args, kwargs]):
                 self._stream.touch_tensor(tensor, Hold.STEP)
@@ -61,6 +63,7 @@ def _watch(thread: threading.Thread, stream: OpStream[B]) -> None:
     run: Callable[[], None] = thread.run
 
     def watched_run() -> None:
+        del thread.run  # with it the thread would keep itself alive, and what it holds
         with BystanderMode(stream):
             run()
 

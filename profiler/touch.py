@@ -27,26 +27,31 @@ class Hold(IntEnum):
 
 
 class Touchable(Protocol):
-    """What is told of a touch; see `OpStream.touch`."""
+    """What is told of a touch; see `OpStream`."""
 
     def touch(self, storage: torch.UntypedStorage, hold: Hold) -> None:
-        """Called before the memory is reached."""
+        """Called before the memory of a storage is reached."""
+
+    def touch_tensor(self, tensor: torch.Tensor, hold: Hold) -> None:
+        """Called before the memory of a tensor is reached."""
 
 
 _TENSOR_POINTS: Final = {
-    Hold.NOT: ("tolist", "__deepcopy__"),
-    Hold.STEP: ("data_ptr",),
+    # `__repr__` runs its ops with all dispatch modes off.
+    Hold.NOT: ("tolist", "__deepcopy__", "__repr__", "apply_", "map_", "map2_"),
+    Hold.STEP: ("data_ptr", "const_data_ptr"),
     Hold.LIFE: ("numpy", "__array__", "__dlpack__", "share_memory_"),
 }
 _STORAGE_POINTS: Final = {
     Hold.NOT: (
         "tolist", "clone", "cpu", "to", "byteswap", "pin_memory", "copy_", "resize_",
-        "__getitem__", "__setitem__", "__deepcopy__", "_write_file",
+        "__getitem__", "__setitem__", "__deepcopy__", "_write_file", "_set_from_file", "fill_",
     ),
     Hold.STEP: ("data_ptr",),
     Hold.LIFE: ("share_memory_", "_share_fd_cpu_", "_share_filename_cpu_", "_share_cuda_"),
 }  # fmt: skip
 _WRITER_POINTS: Final = {Hold.NOT: ("write_record",)}
+_DLPACK_POINTS: Final = {Hold.LIFE: ("to_dlpack",)}
 
 
 @contextmanager
@@ -57,6 +62,7 @@ def touch_points(stream: Touchable) -> Iterator[None]:
             (torch.Tensor, _TENSOR_POINTS),
             (torch.UntypedStorage, _STORAGE_POINTS),
             (torch._C.PyTorchFileWriter, _WRITER_POINTS),
+            (torch.utils.dlpack, _DLPACK_POINTS),
         ):
             for hold, names in points.items():
                 for name in names:
@@ -67,7 +73,7 @@ def touch_points(stream: Touchable) -> Iterator[None]:
 
 @contextmanager
 def _announced(owner: Any, name: str, stream: Touchable, hold: Hold) -> Iterator[None]:
-    """Wrap one method so that the storages among its arguments are announced."""
+    """Wrap one function so that the storages among its arguments are announced."""
     original: Callable[..., Any] | None = getattr(owner, name, None)
     if original is None:
         yield
@@ -76,11 +82,11 @@ def _announced(owner: Any, name: str, stream: Touchable, hold: Hold) -> Iterator
 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
-        for value in args:
+        for value in (*args, *kwargs.values()):
             if isinstance(value, torch.UntypedStorage):
                 stream.touch(value, hold)
-            elif isinstance(value, torch.Tensor) and _has_storage(value):
-                stream.touch(value.untyped_storage(), hold)
+            elif isinstance(value, torch.Tensor):
+                stream.touch_tensor(value, hold)
         return original(*args, **kwargs)
 
     setattr(owner, name, method)
@@ -113,7 +119,3 @@ def _identities_for_save() -> Iterator[None]:
         yield
     finally:
         owner.data_ptr = announced
-
-
-def _has_storage(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not isinstance(tensor, torch._subclasses.FakeTensor)

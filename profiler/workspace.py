@@ -85,6 +85,11 @@ class PeakMeter:
         return self._workspace
 
 
-def meter_for(device: torch.device) -> WorkspaceMeter:
-    """Return a started meter for a device."""
-    return AllocatorEventMeter() if device.type == "cpu" else PeakMeter()
+def meter_for(device: torch.device) -> WorkspaceMeter | None:
+    """Return a started meter for a device.
+
+    None while the program itself runs torch's profiler, of which there is one only.
+    """
+    if device.type != "cpu":
+        return PeakMeter()
+    return None if torch._C._autograd._profiler_enabled() else AllocatorEventMeter()
