@@ -24,6 +24,7 @@ from teraio.executor.stores.host import HostStore
 from teraio.executor.stores.posix import PosixStore
 from teraio.executor.verify import Digests
 from teraio.planner.plan import HOST, SSD, Offload, Plan
+from teraio.profiler.arrivals import arrivals_unseen
 from teraio.profiler.compiled import compiled_regions
 from teraio.profiler.errors import UsageError
 from teraio.profiler.opstream import OpStream
@@ -128,6 +129,7 @@ class Run:
             optimizers.installed(),
             touch_points(stream),
             bystanders(stream),
+            arrivals_unseen(),
             compiled_regions(),
             before_forks(before_fork),
             entered(stream),

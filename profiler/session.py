@@ -10,6 +10,7 @@ from functools import partial
 
 import torch
 
+from teraio.profiler.arrivals import arrivals_unseen
 from teraio.profiler.calibration import unseen_ns
 from teraio.profiler.clock import clock_for
 from teraio.profiler.compiled import compiled_regions
@@ -86,6 +87,7 @@ def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> P
             modules.installed(),
             touch_points(stream),
             bystanders(stream),
+            arrivals_unseen(),
             compiled_regions(),
             stream,
         ):

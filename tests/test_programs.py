@@ -52,6 +52,7 @@ PROGRAMS = [
     Program("two_models", differing=(1,)),
     Program("foreach"),
     Program("frozen_layer"),
+    Program("workers"),
     Program("package", is_module=True),
 ]
 
