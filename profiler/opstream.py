@@ -140,8 +140,12 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         if not self.active:
             return
         with self.lock:
-            block = self.table.known(storage)
-            if block is None or self._touching:
+            here = storage.device.type == self.device.type
+            if not here or self._touching:
+                return
+            # An address that is known before any op has met the storage must hold too.
+            block = self.table.block(storage) if hold else self.table.known(storage)
+            if block is None:
                 return
             self._touching = True
             try:

@@ -126,8 +126,8 @@ class Recorder:
 
     def touch(self, block: Block, hold: Hold) -> None:
         """A storage that shares its memory must stay where it is."""
-        if hold is Hold.LIFE:
-            self._facts(block).pinned = True
+        facts = self._facts(block)
+        facts.pinned |= hold is Hold.LIFE
 
     def before_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Label gradients while they are sure to exist."""

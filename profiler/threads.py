@@ -10,7 +10,7 @@ from typing import Any
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from teraio.profiler.opstream import B, OpStream
-from teraio.profiler.storages import tensors_in
+from teraio.profiler.storages import storages_of, tensors_in
 from teraio.profiler.touch import Hold
 
 
@@ -39,7 +39,9 @@ class BystanderMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         with self._stream.lock:
             for tensor in tensors_in([args, kwargs]):
-                self._stream.touch_tensor(tensor, Hold.STEP)
+                for storage in storages_of(tensor):
+                    if self._stream.table.known(storage) is not None:
+                        self._stream.touch(storage, Hold.STEP)
             return func(*args, **kwargs)
 
 

@@ -68,8 +68,10 @@ class Away:
         self.before_op = replay.before_op
         self.end_step = replay.end_step
         self.touched: list[Hold] = []
+        self.names: list[str] = []
 
     def after_op(self, op: Op[Page]) -> None:
+        self.names.append(op.operator.name)
         self._replay.after_op(op)
         self.send()
 
