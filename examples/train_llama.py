@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--length", type=int, default=256)
     parser.add_argument("--lr", type=float, default=3e-4)
     parser.add_argument("--losses", type=Path, help="write losses and step times to this file")
     args = parser.parse_args()

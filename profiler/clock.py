@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from time import perf_counter_ns
 from typing import Any, Protocol
 
 import torch
@@ -12,8 +11,8 @@ import torch
 class Clock(Protocol):
     """Marks moments; `resolve` turns the marks of a step into ns since the first of them."""
 
-    def mark(self) -> Any:
-        """Mark this moment in the work of the device."""
+    def mark(self, host_ns: int) -> Any:
+        """Mark this moment in the work of the device; the host's clock reads `host_ns`."""
 
     def resolve(self, marks: Sequence[Any]) -> list[int]:
         """Return ns from the first mark to each."""
@@ -22,9 +21,9 @@ class Clock(Protocol):
 class HostClock:
     """For the CPU as the device: an op has ended when its call returns."""
 
-    def mark(self) -> int:
-        """Return the host time in ns."""
-        return perf_counter_ns()
+    def mark(self, host_ns: int) -> int:
+        """Return the host time."""
+        return host_ns
 
     def resolve(self, marks: Sequence[int]) -> list[int]:
         """Return ns from the first mark to each."""
@@ -34,7 +33,7 @@ class HostClock:
 class DeviceClock:
     """For an accelerator: events in its current stream, read once the step is over."""
 
-    def mark(self) -> torch.Event:
+    def mark(self, host_ns: int) -> torch.Event:
         """Record an event in the current stream."""
         event = torch.Event(enable_timing=True)
         event.record()
