@@ -25,7 +25,7 @@ def test_every_state_is_in_the_table() -> None:
     assert set(MOVES) == set(State)
 
 
-@pytest.mark.parametrize(("before", "after"), itertools.product(State, State))
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(State, State)))
 def test_only_legal_moves_are_made(before: State, after: State) -> None:
     page = Page(torch.zeros(3).untyped_storage(), 17)
     page.state = before
