@@ -95,10 +95,12 @@ class Replay:
         self._bury()
         self._pager.make_present(block, [block])
         self._pager.written(block)
+        block.last_use = self._clock
         if hold is not Hold.NOT:
             until = FOREVER if hold is Hold.LIFE else self._pager.where[0]
             block.pinned_until = max(block.pinned_until, until)
         self._pager.resized(block)
+        self._pager.make_room(0, [block])  # it may have grown, or be new
         self._note_use(self._pager.accounted)
 
     def before_fork(self) -> None:
