@@ -27,6 +27,7 @@ from teraio.planner.plan import HOST, SSD, Offload, Plan
 from teraio.profiler.arrivals import arrivals_unseen
 from teraio.profiler.compiled import compiled_regions
 from teraio.profiler.errors import UsageError
+from teraio.profiler.modules import ModuleWatch
 from teraio.profiler.opstream import OpStream
 from teraio.profiler.optimizers import OptimizerWatch
 from teraio.profiler.session import warm_up_dispatch
@@ -130,12 +131,16 @@ class Run:
             touch_points(stream),
             bystanders(stream),
             arrivals_unseen(),
-            compiled_regions(),
+            compiled_regions(self._hook_modules),
             before_forks(before_fork),
             entered(stream),
         )
         for part in watched:
             stack.enter_context(part)
+
+    def _hook_modules(self) -> None:
+        """Hook modules as the recorder does: a model is compiled to other ops without hooks."""
+        self._exits.enter_context(ModuleWatch().installed())
 
 
 def require_cpu(device: torch.device) -> None:
