@@ -9,7 +9,7 @@ import torch
 from teraio.executor.page import Page
 from teraio.executor.schedule import Schedule
 from teraio.profiler.opstream import Op
-from teraio.profiler.storages import strided_parts, tensors_in
+from teraio.profiler.storages import size_of, strided_parts, tensors_in
 from teraio.profiler.trace import rounded
 
 
@@ -53,7 +53,7 @@ def _by_shape(op: Op[Page]) -> int:
             kwargs["device"] = torch.device("meta")
         made = [t for t in tensors_in(op.func(*args, **kwargs)) if id(t) not in given]
         return sum(
-            rounded(part.untyped_storage().nbytes()) for t in made for part in strided_parts(t)
+            rounded(size_of(part.untyped_storage())) for t in made for part in strided_parts(t)
         )
     except Exception:  # shape functions raise whatever they like
         return arguments

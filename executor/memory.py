@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from teraio.profiler.storages import size_of
+
 # The methods of the C base class: those of UntypedStorage announce touches while a run is on.
 _BASE: Any = torch._C.StorageBase
 
@@ -70,7 +72,7 @@ class SwapMemory:
 
     def release(self, storage: torch.UntypedStorage, reason: str) -> None:
         """Swap the bytes out and free them."""
-        nbytes = storage.nbytes()
+        nbytes = size_of(storage)
         stand_in = _storage_at(self._region(nbytes), nbytes)
         _swap(storage, stand_in)
         if self._poison is not None:
@@ -105,7 +107,7 @@ class ResizeMemory:
 
     def attach(self, storage: torch.UntypedStorage, buffer: torch.UntypedStorage) -> None:
         """Resize back and copy the buffer in."""
-        _BASE.resize_(storage, buffer.nbytes())
+        _BASE.resize_(storage, size_of(buffer))
         _BASE.copy_(storage, buffer)
 
 

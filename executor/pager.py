@@ -20,7 +20,7 @@ from teraio.executor.states import State
 from teraio.executor.stores.base import Extent, Store
 from teraio.planner.plan import HOST
 from teraio.profiler.errors import StorageError
-from teraio.profiler.storages import UntypedStorage, owned_by_torch
+from teraio.profiler.storages import UntypedStorage, owned_by_torch, size_of
 from teraio.profiler.trace import rounded
 
 SMALLEST_EVICTION = 64 << 10
@@ -60,25 +60,28 @@ class Pager:
         return page
 
     def bury(self, page: Page) -> None:
-        """Forget a page whose storage is gone."""
-        if page.holds_memory:
-            self.accounted -= page.size
+        """Forget a page whose storage is gone; a buffer being read into stays until it is full."""
         if page.state is State.READING and page.transfer is not None:
             self._reading.remove(page)
             page.transfer.cancel()
             self._orphans.append(page)
         else:
+            self.accounted -= page.size * page.holds_memory
             self._give_back(page)
 
     def _bury_orphan(self, page: Page) -> None:
+        if page.transfer is not None:
+            with suppress(StorageError):  # nobody is left to use these bytes
+                page.transfer.wait()
         self._orphans.remove(page)
         page.transfer = page.buffer = None
+        self.accounted -= page.size
         self._give_back(page)
 
     def resized(self, page: Page) -> None:
         """Take note of the size of a storage, which the program may have changed."""
         storage = page.storage
-        nbytes = page.nbytes if storage is None else storage.nbytes()
+        nbytes = page.nbytes if storage is None else size_of(storage)
         if nbytes != page.nbytes:
             if page.holds_memory:
                 self.accounted += rounded(nbytes) - page.size
@@ -133,14 +136,16 @@ class Pager:
     def make_room(self, needed: int, keep: Sequence[Page]) -> None:
         """Free memory until `needed` more bytes fit in the budget, as far as that is possible.
 
-        Waits for writes under way first, then evicts what was used longest ago. Pages in `keep`
-        stay.
+        Waits for transfers that free memory first, then evicts what was used longest ago. Pages
+        in `keep` stay.
         """
         if self.accounted + needed <= self.budget_bytes:
             return
         with self.counters.stalled("memory"):
             while self.accounted + needed > self.budget_bytes:
-                if self._writing:
+                if self._orphans:
+                    self._bury_orphan(self._orphans[0])
+                elif self._writing:
                     self._finish_write(self._writing[0], keep=False)
                 elif not self._evict_one(keep, self.accounted + needed - self.budget_bytes):
                     break
@@ -183,7 +188,7 @@ class Pager:
         elif page.state is State.ABSENT:
             self._fetch(page, keep)
         if page.error is not None:
-            raise page.error
+            raise _again(page.error)
 
     def _fetch(self, page: Page, keep: Sequence[Page]) -> None:
         self.counters.unplanned_fetches += not page.due
@@ -214,7 +219,7 @@ class Pager:
             transfer.wait()
         except StorageError as error:
             page.move_to(State.FAILED)
-            page.error = error
+            page.error = _again(error)
             self.accounted -= page.size
             raise
         finally:
@@ -263,7 +268,7 @@ class Pager:
             self._release(page)
 
     def _release(self, page: Page) -> None:
-        storage = page.held or page.storage
+        storage = page.storage if page.held is None else page.held
         page.held = None
         self.accounted -= page.size
         if storage is not None:
@@ -301,9 +306,6 @@ class Pager:
         for page in list(self._reading):
             self._finish_read(page)
         for page in list(self._orphans):
-            if page.transfer is not None:
-                with suppress(StorageError):  # nobody is left to use these bytes
-                    page.transfer.wait()
             self._bury_orphan(page)
         if restore:
             self.bring_back()
@@ -315,3 +317,8 @@ class Pager:
                 self._start_read(page, urgent=True)
             if page.state is State.READING:
                 self._finish_read(page)
+
+
+def _again(error: StorageError) -> StorageError:
+    """Return an equal error that has no traceback: its frames would keep the storage alive."""
+    return type(error)(str(error), hint=error.hint)

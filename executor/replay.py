@@ -93,6 +93,10 @@ class Replay:
     def touch(self, block: Page, hold: Hold) -> None:
         """Have a storage on the device before memory is reached without an op."""
         self._bury()
+        if hold is Hold.SIZE:
+            if not self._pager.memory.views_while_absent:  # it has no size either
+                self._pager.make_present(block, [block])
+            return
         self._pager.make_present(block, [block])
         self._pager.written(block)
         block.last_use = self._clock

@@ -11,6 +11,7 @@ import torch
 
 from teraio.executor.memory import address_of
 from teraio.profiler.errors import VerificationError
+from teraio.profiler.storages import size_of
 from teraio.profiler.touch import Hold
 
 
@@ -60,7 +61,7 @@ def gradient_digest(optimizer: torch.optim.Optimizer, stream: Touchable | None) 
         if stream is not None:
             stream.touch(storage, Hold.NOT)
         digest.update(f"{tuple(gradient.shape)}{gradient.dtype}{gradient.stride()}".encode())
-        digest.update((ctypes.c_char * storage.nbytes()).from_address(address_of(storage)))
+        digest.update((ctypes.c_char * size_of(storage)).from_address(address_of(storage)))
     return digest.hexdigest()
 
 

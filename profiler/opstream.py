@@ -271,7 +271,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
     def _run_cut(self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Run a list operator over groups of its entries: the same arithmetic, entry by entry."""
         first = args[0] if args and isinstance(args[0], (list, tuple)) else []
-        sizes = [t.untyped_storage().nbytes() for t in first if isinstance(t, torch.Tensor)]
+        sizes = [t.nbytes for t in first if isinstance(t, torch.Tensor)]
         groups = partition(sizes) if len(sizes) == len(first) else []
         lists = [v for v in (*args, *kwargs.values()) if isinstance(v, (list, tuple))]
         uneven = any(len(value) != len(first) for value in lists)  # the operator will complain

@@ -125,7 +125,7 @@ def _in_groups(func: StepFunction) -> StepFunction:
 def _cut_group(group: dict[str, Any]) -> list[dict[str, Any]]:
     """Cut one parameter group into several with the same options."""
     params = group["params"]
-    sizes = [p.untyped_storage().nbytes() for p in params]
+    sizes = [p.nbytes for p in params]
     return [{**group, "params": params[part]} for part in partition(sizes)]
 
 

@@ -14,7 +14,7 @@ from teraio.profiler.clock import Clock
 from teraio.profiler.modules import ModuleWatch, TensorLabel, optimizer_labels
 from teraio.profiler.opstream import READ, WRITE, Op
 from teraio.profiler.optimizers import OptimizerWatch
-from teraio.profiler.storages import Block, StorageTable, owned_by_torch
+from teraio.profiler.storages import Block, StorageTable, owned_by_torch, size_of
 from teraio.profiler.touch import Hold
 from teraio.profiler.workspace import WorkspaceMeter
 
@@ -192,7 +192,7 @@ class Recorder:
             born = self._table.position if self._table.position[0] else None
             facts = self.facts[block.id] = Facts(block.nbytes, born=born, pinned=foreign)
         # `out=` and `resize_` may have given it another size.
-        facts.nbytes = max(facts.nbytes, block.nbytes if storage is None else storage.nbytes())
+        facts.nbytes = max(facts.nbytes, block.nbytes if storage is None else size_of(storage))
         return facts
 
     def _phase(self) -> str:

@@ -23,7 +23,7 @@ class Block:
 
     def __init__(self, storage: UntypedStorage, block_id: int) -> None:
         self.id = block_id
-        self.nbytes = storage.nbytes()
+        self.nbytes = size_of(storage)
         self.key: int = storage._cdata
         self.ref: weakref.ref[UntypedStorage] | None = None
 
@@ -92,6 +92,12 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, dict):
         for item in value.values():
             yield from tensors_in(item)
+
+
+def size_of(storage: UntypedStorage) -> int:
+    """Return a storage's size in bytes without announcing that it is asked for."""
+    base: Any = torch._C.StorageBase
+    return int(base.nbytes(storage))
 
 
 def owned_by_torch(storage: UntypedStorage) -> bool:

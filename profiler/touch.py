@@ -15,10 +15,14 @@ from typing import Any, Final, Protocol
 
 import torch
 
+from teraio.profiler.storages import size_of
+
 
 class Hold(IntEnum):
     """How long the program may use the memory after a touch, without another touch."""
 
+    SIZE = -1
+    """It asks for the size only."""
     NOT = 0
     STEP = 1
     """It has the address: until the end of the step."""
@@ -43,6 +47,7 @@ _TENSOR_POINTS: Final = {
     Hold.LIFE: ("numpy", "__array__", "__dlpack__", "share_memory_"),
 }
 _STORAGE_POINTS: Final = {
+    Hold.SIZE: ("nbytes", "size", "__len__"),
     Hold.NOT: (
         "tolist", "clone", "cpu", "to", "byteswap", "pin_memory", "copy_", "resize_",
         "__getitem__", "__setitem__", "__deepcopy__", "_write_file", "_set_from_file", "fill_",
@@ -111,7 +116,7 @@ def _identities_for_save() -> Iterator[None]:
     @functools.wraps(announced)
     def data_ptr(storage: torch.UntypedStorage) -> int:
         asker = sys._getframe(1).f_globals.get("__name__")
-        by_save = asker == "torch.serialization" and storage.nbytes()
+        by_save = asker == "torch.serialization" and size_of(storage)
         return int(storage._cdata if by_save else announced(storage))
 
     owner.data_ptr = data_ptr
