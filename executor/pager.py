@@ -81,10 +81,11 @@ class Pager:
     def resized(self, page: Page) -> None:
         """Take note of the size of a storage, which the program may have changed."""
         storage = page.storage
-        nbytes = page.nbytes if storage is None else size_of(storage)
+        if storage is None or page.state is not State.RESIDENT:
+            return
+        nbytes = size_of(storage)
         if nbytes != page.nbytes:
-            if page.holds_memory:
-                self.accounted += rounded(nbytes) - page.size
+            self.accounted += rounded(nbytes) - page.size
             page.nbytes, page.size = nbytes, rounded(nbytes)
             self._give_back(page)
 
