@@ -10,6 +10,7 @@ import ctypes
 from typing import Any, Final, Protocol
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from teraio.profiler.storages import size_of
 
@@ -108,7 +109,8 @@ class ResizeMemory:
     def attach(self, storage: torch.UntypedStorage, buffer: torch.UntypedStorage) -> None:
         """Resize back and copy the buffer in."""
         _BASE.resize_(storage, size_of(buffer))
-        _BASE.copy_(storage, buffer)
+        with _disable_current_modes():  # it is an operator, and none of the program's
+            _BASE.copy_(storage, buffer)
 
 
 def memory_for(device: torch.device) -> Memory:
