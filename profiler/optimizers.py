@@ -25,6 +25,10 @@ _COUPLED: Final = frozenset({"LBFGS"})
 _UNWATCHED: Final = "_teraio_unwatched"
 """Attribute of a watched `step`: the function it was before."""
 
+ABANDONED: Final = 32
+"""Steps of other optimizers after which the one that closed the training step is given up: more
+than any usual ratio of critic to generator steps."""
+
 StepFunction = Callable[..., Any]
 
 
@@ -32,7 +36,7 @@ class OptimizerWatch:
     """Knows whether an optimizer is stepping, and calls back before and after each step.
 
     `on_step_end` is called after the outermost `step()` of the optimizer that closes the
-    training step: the first one that ever stepped and still lives, so that a program with two
+    training step: the first one that ever stepped and still does, so that a program with two
     optimizers has one step per round of both.
     """
 
@@ -48,6 +52,7 @@ class OptimizerWatch:
         self._on_step_end = on_step_end
         self._depth = 0
         self._anchor: weakref.ref[Optimizer] | None = None
+        self._others = 0
 
     @property
     def stepping(self) -> bool:
@@ -91,9 +96,12 @@ class OptimizerWatch:
         return watched
 
     def _closes_step(self, optimizer: Optimizer) -> bool:
-        if self._anchor is None or self._anchor() is None:
+        anchor = None if self._anchor is None else self._anchor()
+        self._others = 0 if optimizer is anchor else self._others + 1
+        if anchor is None or self._others >= ABANDONED:
             self._anchor = weakref.ref(optimizer)
-        return self._anchor() is optimizer
+            return True
+        return anchor is optimizer
 
 
 def _in_groups(func: StepFunction) -> StepFunction:
