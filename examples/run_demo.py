@@ -40,6 +40,13 @@ def teraio(title: str, command: str, *words: str) -> None:
     step(title, sys.executable, "-m", "teraio_cli", command, *words)
 
 
+def command() -> str:
+    """Return how to type `teraio` here."""
+    beside = Path(sys.executable).with_name("teraio")
+    here = Path.cwd()
+    return str(beside.relative_to(here)) if beside.is_relative_to(here) else "teraio"
+
+
 def main() -> None:
     began = time.monotonic()
     OUT.mkdir(exist_ok=True)
@@ -60,7 +67,7 @@ def main() -> None:
     table, equal = compare(Path(plain), Path(planned), Path(report), Path(trace))
     Console().print("\n", table)
     print(f"{time.monotonic() - began:.0f} s in all; everything is in {OUT}/")
-    print(f"\nnext: teraio inspect {plan}")
+    print(f"\nnext: {command()} inspect {plan}")
     if not equal:
         sys.exit("the losses differ: this must not happen, please report it")
 

@@ -45,7 +45,10 @@ class Digests:
                 f"the gradients of optimizer step {self.compared} differ from those of the run "
                 f"without offload ({found[:12]} instead of {self._expected[self.compared][:12]})"
             )
-            hint = "is the script deterministic? Two runs without teraio must give equal losses"
+            hint = (
+                "is the script deterministic? Under load a math library may choose other kernels: "
+                "try again with `OMP_NUM_THREADS=1` or, for MKL, `MKL_CBWR=COMPATIBLE`"
+            )
             raise VerificationError(msg, hint=hint)
         self.compared += 1
 

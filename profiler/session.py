@@ -32,12 +32,14 @@ class Profile:
     """What came of profiling a script.
 
     `trace` is None if no step was complete. `steady` is false when the script ended before its
-    warm-up did, so that the trace may hold set-up work.
+    warm-up did, so that the trace may hold set-up work. `stopped_after` is the number of steps
+    after which the script was stopped, 0 if it ended by itself.
     """
 
     trace: Trace | None
     exit_code: int
     steady: bool
+    stopped_after: int = 0
 
 
 def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> Profile:
@@ -95,7 +97,12 @@ def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> P
         stack.callback(recorder.close)
         exit_code = run_script(script)
     trace = to_trace(recorder, **_machine(script, device)) if recorder.steps else None
-    return Profile(trace, exit_code, steady=stream.step > warmup)
+    return Profile(
+        trace,
+        exit_code,
+        steady=stream.step > warmup,
+        stopped_after=stream.step if finished and not go_on else 0,
+    )
 
 
 def warm_up_dispatch() -> None:

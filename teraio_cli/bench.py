@@ -36,5 +36,7 @@ def bench(
     say(f"to device  {format_rate(hardware.host_link.to_gpu_bytes_per_s)}")
     with open_output(output, force=force) as stream, text_of(stream) as text:
         text.write(json.dumps(result, indent=2) + "\n")
-    where = "hardware.json" if output == STDIO else output
-    say(f"\nnext: teraio plan TRACE --hardware {where} --memory 60% -o plan.json")
+    if output == STDIO:
+        say("\nnext: keep it with `-o hardware.json` for `teraio plan --hardware hardware.json`")
+    else:
+        say(f"\nnext: teraio plan TRACE --hardware {output} --memory 60% -o plan.json")

@@ -70,7 +70,6 @@ def plan(
     If the budget cannot be met, the error says what the least possible memory is and which op
     sets it.
     """
-    require_output(output, force=force)
     from teraio.planner.make import make_plan
     from teraio.planner.plan_file import write_plan
     from teraio.planner.step import load_step, peak
@@ -80,6 +79,7 @@ def plan(
     recorded, sha256 = _read(trace)
     peak_bytes = peak(load_step(recorded))
     memory_bytes = parse_memory(memory, peak_bytes)
+    require_output(output, force=force)
     made = make_plan(
         recorded,
         sha256=sha256,

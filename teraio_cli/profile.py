@@ -42,9 +42,9 @@ def profile(
     The script is stopped once the steps are recorded. A step is everything from one
     `optimizer.step()` to the next.
     """
-    require_output(output, force=force)
     what = script_of(script, is_module=is_module)
     what.require()
+    require_output(output, force=force)
     quiet_torch()
     require_torch()
     from teraio.profiler.session import profile_script
@@ -57,6 +57,8 @@ def profile(
     if made.trace is not None and stdout is None:
         with open_output(output, force=force) as stream:
             write_trace(made.trace, stream)
+    if made.stopped_after:
+        say(f"stopped the script after step {made.stopped_after}; `--all` lets it go on")
     _report(made.trace, output, steady=made.steady)
     if made.exit_code:
         say_how_it_ended(made.exit_code)

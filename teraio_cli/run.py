@@ -174,6 +174,8 @@ def _summarise(done: dict[str, Any]) -> None:
         f"{format_bytes(done['budget_bytes'])}"
     )
     say(f"moved        {format_bytes(moved[0])} out, {format_bytes(moved[1])} back; storage: {io}")
+    if done["verified_steps"]:
+        say(f"verified     {done['verified_steps']} steps, gradients equal to the bit")
     if done["over_budget_ops"]:
         say(f"warning: the budget was exceeded at {done['over_budget_ops']} ops")
     if done["divergences"]:
