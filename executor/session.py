@@ -130,6 +130,7 @@ class Run:
             optimizers.installed(),
             touch_points(stream),
             bystanders(stream),
+            stream.interruptions.installed(),
             arrivals_unseen(),
             compiled_regions(self._hook_modules),
             before_forks(before_fork),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from teraio.profiler.trace import Trace
+
+
+MOST: Final = 1 << 53
+"""The largest time in ns and size in bytes taken from a trace: 104 days, 8 PiB. Sums of as many
+as a step has stay within 64 bits."""
 
 
 class Use(NamedTuple):
@@ -169,8 +174,9 @@ def _ops(rows: pa.Table, heads: NDArray[np.int64]) -> tuple[Op, ...]:
     start = _numbers(rows, "start_ns")[heads]
     duration = _numbers(rows, "duration_ns")[heads]
     workspace = _numbers(rows, "workspace_bytes")[heads]
-    if (start < 0).any() or (duration < 0).any() or (workspace < 0).any():
-        msg = "an op of the trace has a negative time or workspace"
+    columns = (start, duration, workspace)
+    if any((column < 0).any() or (column > MOST).any() for column in columns):
+        msg = f"an op of the trace has a time or workspace that is not from 0 to {MOST}"
         raise BadInputError(msg, hint="record the trace again")
     workspace = -(-workspace // GRANULE) * GRANULE
     busy = np.cumsum(duration) - duration
@@ -202,6 +208,9 @@ def _tensors(rows: pa.Table, n_ops: int, pinned: frozenset[int]) -> tuple[StepTe
     heads = np.flatnonzero(np.diff(ids, prepend=ids[0] - 1))
     uses = _uses(op[order], access[order], heads)
     sizes = np.maximum.reduceat(_numbers(with_storage, "nbytes")[order], heads)
+    if (sizes > MOST).any():
+        msg = f"a tensor of the trace is larger than {MOST} bytes"
+        raise BadInputError(msg, hint="record the trace again")
     firsts = order[heads]
     columns = zip(
         ids[heads].tolist(),

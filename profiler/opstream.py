@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from teraio.profiler.interruptions import Interruptions
 from teraio.profiler.operators import Operator, describe, signature
 from teraio.profiler.partition import partition
 from teraio.profiler.storages import (
@@ -96,6 +97,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self._signatures: dict[tuple[Any, ...], int] = {}
         self._process = os.getpid()
         self.lock = threading.RLock()
+        self.interruptions = Interruptions()
         self._touching = False
 
     @classmethod
@@ -128,7 +130,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         """Close the running step and number ops from 0 again."""
         if not self.active:
             return
-        with self.lock:
+        with self.lock, self.interruptions.held_off():
             for listener in self.listeners:
                 listener.end_step(self.step)
             self.step += 1
@@ -149,8 +151,9 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
                 return
             self._touching = True
             try:
-                for listener in self.listeners:
-                    listener.touch(block, hold)
+                with self.interruptions.held_off():
+                    for listener in self.listeners:
+                        listener.touch(block, hold)
             finally:
                 self._touching = False
 
@@ -173,7 +176,8 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         with self.lock:
             if self._touching:  # an op of a listener's own
                 return func(*args, **kwargs)
-            return self._run_numbered(operator, func, args, kwargs)
+            with self.interruptions.held_off():
+                return self._run_numbered(operator, func, args, kwargs)
 
     def _run_numbered(
         self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]
@@ -219,7 +223,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             else:
                 continue
             for tensor in tensors:
-                parts.append(tensor.shape)
+                parts.append(_shape_of(tensor))
                 parts.append(tensor.dtype)
                 if is_here(tensor):
                     here = True
@@ -282,6 +286,13 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             out = self._run(operator, func, *_cut(args, kwargs, group))
             results += out if isinstance(out, (list, tuple)) else ()
         return results or None
+
+
+def _shape_of(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.shape
+    except RuntimeError:  # a nested tensor has as many shapes as parts
+        return ("nested", tensor.numel())
 
 
 def _dispatches_itself(cls: type) -> bool:

@@ -58,8 +58,11 @@ class Script:
             raise InputMissingError(msg, hint="name a Python file, or a module with `-m MODULE`")
 
 
-def run_script(script: Script) -> int:
+def run_script(script: Script, *, ends_process: bool = False) -> int:
     """Run a script to its end and return the exit code `python` would end with.
+
+    With `ends_process`, its threads and exit handlers run to their end too, while `sys.argv`,
+    `sys.path` and `__main__` are still its own.
 
     Its uncaught exception is shown through `sys.excepthook` without teraio's own frames.
     StopScript counts as success; an interrupt or SIGTERM gives 128 + the signal. A process that
@@ -70,6 +73,8 @@ def run_script(script: Script) -> int:
     process = os.getpid()
     with _as_main(script) as execute, _terminable():
         exit_code = _exit_code_of(execute)
+        if ends_process and os.getpid() == process:
+            _finish_program()
     if os.getpid() != process:
         _leave(exit_code)
     return exit_code
@@ -95,6 +100,14 @@ def _exit_code_of(execute: Callable[[], None]) -> int:
     finally:
         sys.stdout.flush()
     return 0
+
+
+def _finish_program() -> None:
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.main_thread():
+            thread.join()
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
 
 
 def _leave(exit_code: int) -> NoReturn:

@@ -42,7 +42,9 @@ class Profile:
     stopped_after: int = 0
 
 
-def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> Profile:
+def profile_script(
+    script: Script, *, steps: int, warmup: int, go_on: bool, ends_process: bool = False
+) -> Profile:
     """Run a script and record `steps` steps after `warmup` others.
 
     The script is stopped once they are recorded, unless `go_on`. Raises InputMissingError if
@@ -89,13 +91,14 @@ def profile_script(script: Script, *, steps: int, warmup: int, go_on: bool) -> P
             modules.installed(),
             touch_points(stream),
             bystanders(stream),
+            stream.interruptions.installed(),
             arrivals_unseen(),
             compiled_regions(),
             stream,
         ):
             stack.enter_context(part)
         stack.callback(recorder.close)
-        exit_code = run_script(script)
+        exit_code = run_script(script, ends_process=ends_process)
     trace = to_trace(recorder, **_machine(script, device)) if recorder.steps else None
     return Profile(
         trace,

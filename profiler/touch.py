@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from enum import IntEnum
@@ -59,6 +60,10 @@ _WRITER_POINTS: Final = {Hold.NOT: ("write_record",)}
 _DLPACK_POINTS: Final = {Hold.LIFE: ("to_dlpack",)}
 
 
+_announcing = threading.local()
+"""`owner`: the storage whose `tolist` is running, which takes its bytes one by one."""
+
+
 @contextmanager
 def touch_points(stream: Touchable) -> Iterator[None]:
     """Announce every touch to `stream` until the exit."""
@@ -87,12 +92,20 @@ def _announced(owner: Any, name: str, stream: Touchable, hold: Hold) -> Iterator
 
     @functools.wraps(original)
     def method(*args: Any, **kwargs: Any) -> Any:
+        if args and args[0] is getattr(_announcing, "owner", None):
+            return original(*args, **kwargs)
         for value in (*args, *kwargs.values()):
             if isinstance(value, torch.UntypedStorage):
                 stream.touch(value, hold)
             elif isinstance(value, torch.Tensor):
                 stream.touch_tensor(value, hold)
-        return original(*args, **kwargs)
+        if name != "tolist":
+            return original(*args, **kwargs)
+        _announcing.owner = args[0]
+        try:
+            return original(*args, **kwargs)
+        finally:
+            _announcing.owner = None
 
     setattr(owner, name, method)
     try:

@@ -51,7 +51,7 @@ def profile(
     from teraio.profiler.trace import write_trace
 
     with stdout_for(output) as stdout:
-        made = profile_script(what, steps=steps, warmup=warmup, go_on=go_on)
+        made = profile_script(what, steps=steps, warmup=warmup, go_on=go_on, ends_process=True)
         if made.trace is not None and stdout is not None:
             write_trace(made.trace, stdout)
     if made.trace is not None and stdout is None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import shlex
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -139,22 +137,13 @@ def _carry_out(
     with Run(plan, options, diverged) as run:
         run.restore = False  # the process is about to end
         try:
-            exit_code = run_script(script)
-            _finish_program()
+            exit_code = run_script(script, ends_process=True)
         finally:
             done = run.report()
             if report is not None:
                 with open_output(report, force=force) as stream:
                     stream.write(json.dumps(done, indent=2).encode() + b"\n")
     return exit_code, done
-
-
-def _finish_program() -> None:
-    """Let the script's threads and exit handlers finish while its tensors can still be reached."""
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.main_thread():
-            thread.join()
-    atexit._run_exitfuncs()
 
 
 def _summarise(done: dict[str, Any]) -> None:
