@@ -1,8 +1,10 @@
 """User code that could run in the middle of teraio's own: finalisers and signal handlers.
 
-The cyclic garbage collector runs `__del__` methods, and Python runs signal handlers, between any
-two bytecodes. Either may call operators, or raise, while a storage is between two states. Both
-are held off while an op is seen through, and take place right after it.
+Python runs signal handlers, and the cyclic garbage collector runs `__del__` methods, between any
+two bytecodes. Either may call operators, or raise, while a storage is between two states; and a
+dispatch mode is not in force while it handles an op, so that it would not see them. So handlers
+wait until an op is seen through and then run with the mode in force, and the collector runs at
+the end of each step.
 """
 
 from __future__ import annotations
@@ -13,62 +15,72 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
+from typing import Any, Final
+
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 Handler = Callable[[int, FrameType | None], Any]
 
+FULL_EVERY: Final = 16
+"""Steps between collections of the oldest generation, which takes some tenths of a second."""
 
-class _HeldOff:
-    """The state of being held off, entered for each op; may be entered again inside itself."""
-
-    __slots__ = ("_collected", "_depth", "_owner")
-
-    def __init__(self, owner: Interruptions) -> None:
-        self._owner = owner
-        self._depth = 0
-        self._collected = False
-
-    def __enter__(self) -> None:
-        self._depth += 1
-        if self._depth == 1:
-            self._collected = gc.isenabled()
-            gc.disable()
-
-    def __exit__(self, *exc: object) -> None:
-        self._depth -= 1
-        if self._depth == 0:
-            if self._collected:
-                gc.enable()
-            if self._owner.waiting:
-                self._owner.let_in()
-
-    @property
-    def on(self) -> bool:
-        return self._depth > 0
+OVERDUE: Final = 200_000
+"""New objects after which a collection waits for the end of a step no longer: about 300 times
+what the collector itself waits for."""
 
 
 class Interruptions:
-    """Holds off the cyclic collector and the handlers of signals. Used under the stream's lock."""
+    """Holds off signal handlers and collections. Used under the stream's lock.
 
-    def __init__(self) -> None:
-        self.waiting: list[tuple[Handler, int, FrameType | None]] = []
-        self._held = _HeldOff(self)
+    A context manager, entered for each op; it may be entered again inside itself.
+    """
 
-    def held_off(self) -> _HeldOff:
-        """Return the context in which nothing interrupts."""
-        return self._held
+    def __init__(self, mode: TorchDispatchMode) -> None:
+        self._mode = mode
+        self._depth = 0
+        self._waiting: list[tuple[Handler, int, FrameType | None]] = []
+        self._collects = False
+        self._steps = 0
 
-    def let_in(self) -> None:
+    def __enter__(self) -> None:
+        """Hold handlers off."""
+        self._depth += 1
+
+    def __exit__(self, *exc: object) -> None:
         """Run the handlers of the signals that came meanwhile, on the main thread only."""
-        if threading.current_thread() is not threading.main_thread():
-            return
-        while self.waiting:
-            handler, number, frame = self.waiting.pop(0)
-            handler(number, frame)
+        self._depth -= 1
+        if self._waiting and self._depth == 0 and _on_main_thread():
+            self._let_in()
+
+    def collect(self) -> None:
+        """Collect garbage, where the collector would have done so by itself."""
+        if self._collects:
+            self._steps += 1
+            gc.collect(2 if self._steps % FULL_EVERY == 0 else 1)
+
+    def collect_if_overdue(self) -> None:
+        """Collect garbage in mid-step in a program that makes very much of it."""
+        if self._collects and gc.get_count()[0] > OVERDUE:
+            gc.collect(1)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Hold off handlers that are there or are set until the exit."""
+        """Hold off the collector, and the handlers that are there or are set, until the exit."""
+        self._collects = gc.isenabled()
+        gc.disable()
+        try:
+            with self._handlers_held_off():
+                yield
+        finally:
+            if self._collects:
+                gc.enable()
+            self._collects = False
+
+    @contextmanager
+    def _handlers_held_off(self) -> Iterator[None]:
+        if not _on_main_thread():
+            yield
+            return
         module: Any = signal
         original_signal, original_get = module.signal, module.getsignal
         handlers: dict[int, Handler] = {}
@@ -86,9 +98,6 @@ class Interruptions:
         def get_handler(number: int) -> Any:
             return handlers.get(number) or original_get(number)
 
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
         for number in signal.valid_signals():
             if callable(original_get(number)):
                 set_handler(number, original_get(number))
@@ -99,12 +108,29 @@ class Interruptions:
             module.signal, module.getsignal = original_signal, original_get
             for held, handler in handlers.items():
                 original_signal(held, handler)
+            self._let_in()
 
     def _deferring(self, handler: Handler) -> Handler:
         def deferring(number: int, frame: FrameType | None) -> Any:
-            if self._held.on:
-                self.waiting.append((handler, number, frame))
+            if self._depth or not self._in_force():
+                self._waiting.append((handler, number, frame))
                 return None
             return handler(number, frame)
 
         return deferring
+
+    def _let_in(self) -> None:
+        while self._waiting:
+            handler, number, frame = self._waiting.pop(0)
+            if self._in_force():
+                handler(number, frame)
+            else:
+                with self._mode:
+                    handler(number, frame)
+
+    def _in_force(self) -> bool:
+        return any(mode is self._mode for mode in _get_current_dispatch_mode_stack())
+
+
+def _on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

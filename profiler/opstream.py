@@ -97,7 +97,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self._signatures: dict[tuple[Any, ...], int] = {}
         self._process = os.getpid()
         self.lock = threading.RLock()
-        self.interruptions = Interruptions()
+        self.interruptions = Interruptions(self)
         self._touching = False
 
     @classmethod
@@ -130,18 +130,19 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         """Close the running step and number ops from 0 again."""
         if not self.active:
             return
-        with self.lock, self.interruptions.held_off():
+        with self.lock, self.interruptions:
             for listener in self.listeners:
                 listener.end_step(self.step)
             self.step += 1
             self.index = 0
             self.table.position = (self.step, -1)
+        self.interruptions.collect()
 
     def touch(self, storage: torch.UntypedStorage, hold: Hold) -> None:
         """Tell the listeners that memory is about to be reached without an op."""
         if not self.active:
             return
-        with self.lock:
+        with self.lock, self.interruptions:
             here = storage.device.type == self.device.type
             if not here or self._touching:
                 return
@@ -151,9 +152,8 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
                 return
             self._touching = True
             try:
-                with self.interruptions.held_off():
-                    for listener in self.listeners:
-                        listener.touch(block, hold)
+                for listener in self.listeners:
+                    listener.touch(block, hold)
             finally:
                 self._touching = False
 
@@ -161,7 +161,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         """Tell the listeners that a tensor's memory is about to be reached without an op."""
         if not self.active or self._touching:
             return
-        with self.lock:
+        with self.lock, self.interruptions:
             self._touching = True
             try:
                 storages = storages_of(tensor)
@@ -176,7 +176,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         with self.lock:
             if self._touching:  # an op of a listener's own
                 return func(*args, **kwargs)
-            with self.interruptions.held_off():
+            with self.interruptions:
                 return self._run_numbered(operator, func, args, kwargs)
 
     def _run_numbered(
@@ -187,6 +187,8 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         if not self._find_arguments(op, args, kwargs) and not self._creates_here(args, kwargs):
             return func(*args, **kwargs)
         self.index += 1
+        if self.index % 1024 == 0:
+            self.interruptions.collect_if_overdue()
         self.table.position = (op.step, op.index)
         for listener in self.listeners:
             listener.before_op(op)

@@ -37,7 +37,7 @@ class BystanderMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if not self._stream.active:
             return func(*args, **kwargs)
-        with self._stream.lock, self._stream.interruptions.held_off():
+        with self._stream.lock, self._stream.interruptions:
             for tensor in tensors_in([args, kwargs]):
                 for storage in storages_of(tensor):
                     if self._stream.table.known(storage) is not None:

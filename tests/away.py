@@ -133,6 +133,7 @@ def everything_away() -> Iterator[Away]:
         for part in (
             touch_points(stream),
             bystanders(stream),
+            stream.interruptions.installed(),
             compiled_regions(),
             before_forks(replay.before_fork),
             stream,
