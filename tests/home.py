@@ -53,14 +53,14 @@ class Home:
         return Script(str(path), arguments)
 
     def plainly(self, text: str) -> dict[str, Any]:
-        with _results() as kept:
+        with results() as kept:
             assert run_script(self.script(text)) == 0
         return kept
 
     def profile(
         self, text: str, *, steps: int = 2, warmup: int = 2, go_on: bool = True
     ) -> tuple[Profile, dict[str, Any]]:
-        with _results() as kept:
+        with results() as kept:
             made = profile_script(self.script(text), steps=steps, warmup=warmup, go_on=go_on)
         return made, kept
 
@@ -83,7 +83,7 @@ class Home:
     def run(self, plan: Plan, text: str, *, restore: bool = True, **options: Any) -> Done:
         told: list[str] = []
         chosen = RunOptions(**{"folders": [self.ssd], **options})
-        with _results() as kept, Run(plan, chosen, told.append) as run:
+        with results() as kept, Run(plan, chosen, told.append) as run:
             run.restore = restore
             exit_code = run_script(self.script(text))
         return Done(exit_code, run.report(), kept, told)
@@ -95,7 +95,7 @@ def with_memory(plan: Plan, memory_bytes: int) -> Plan:
 
 
 @contextmanager
-def _results() -> Iterator[dict[str, Any]]:
+def results() -> Iterator[dict[str, Any]]:
     module: Any = types.ModuleType("results")
     module.kept = {}
     sys.modules["results"] = module
