@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 
 MOST: Final = 1 << 53
-"""The largest time in ns and size in bytes taken from a trace: 104 days, 8 PiB. Sums of as many
-as a step has stay within 64 bits."""
+"""The largest time in ns and workspace in bytes taken from a trace: 104 days, 8 PiB. Sums of as
+many as a step has stay within 64 bits."""
+
+LARGEST: Final = 1 << 61
+"""The largest size of a tensor in bytes that can still be rounded up within 64 bits."""
 
 
 class Use(NamedTuple):
@@ -208,8 +211,8 @@ def _tensors(rows: pa.Table, n_ops: int, pinned: frozenset[int]) -> tuple[StepTe
     heads = np.flatnonzero(np.diff(ids, prepend=ids[0] - 1))
     uses = _uses(op[order], access[order], heads)
     sizes = np.maximum.reduceat(_numbers(with_storage, "nbytes")[order], heads)
-    if (sizes > MOST).any():
-        msg = f"a tensor of the trace is larger than {MOST} bytes"
+    if (sizes > LARGEST).any():
+        msg = f"a tensor of the trace is larger than {LARGEST} bytes"
         raise BadInputError(msg, hint="record the trace again")
     firsts = order[heads]
     columns = zip(

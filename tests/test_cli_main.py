@@ -88,7 +88,8 @@ def test_errors_are_explained_once_with_a_hint(tmp_path: Path) -> None:
     assert said == f"error: no such file: `{tmp_path}/none`\n"
     existing = tmp_path / "plan.json"
     existing.write_text("{}")
-    said = failed(teraio("plan", "x", "--memory", "1GiB", "-o", existing), 73)
+    trace = Path(__file__).parent.parent / "sample_traces" / "llama.parquet"
+    said = failed(teraio("plan", trace, "--memory", "1GiB", "-o", existing), 73)
     assert re.fullmatch(r"error: `.*` exists\n\nhint: .*`--force`.*\n", said)
 
 
