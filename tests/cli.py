@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-ENVIRONMENT = os.environ | {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
+# With several threads a math library may give other bits when the machine is busy.
+SERIAL = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ENVIRONMENT = os.environ | SERIAL | {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
 COMMAND = [sys.executable, "-m", "teraio_cli"]
 
 

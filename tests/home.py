@@ -26,6 +26,7 @@ import torch
 from torch import nn
 from results import kept
 torch.manual_seed(0)
+torch.set_num_threads(1)  # with several, the bits may change when the machine is busy
 """
 
 
