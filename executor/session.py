@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,22 +21,17 @@ from teraio.executor.report import build_report
 from teraio.executor.schedule import schedule_of
 from teraio.executor.stores.base import Store
 from teraio.executor.stores.host import HostStore
-from teraio.executor.stores.posix import PosixStore
+from teraio.executor.stores.posix import ALIGNMENT, PosixStore
+from teraio.executor.stores.space import round_up
 from teraio.executor.verify import Digests
 from teraio.planner.plan import HOST, SSD, Offload, Plan
-from teraio.profiler.arrivals import arrivals_unseen
-from teraio.profiler.compiled import compiled_regions
 from teraio.profiler.errors import UsageError
+from teraio.profiler.interception import intercepting
 from teraio.profiler.modules import ModuleWatch
 from teraio.profiler.opstream import OpStream
 from teraio.profiler.optimizers import OptimizerWatch
 from teraio.profiler.session import warm_up_dispatch
 from teraio.profiler.storages import StorageTable, tracked_device
-from teraio.profiler.threads import bystanders
-from teraio.profiler.touch import touch_points
-
-ALIGNMENT = 4096
-"""Bytes: what a tensor takes in a store is rounded up to this."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +61,8 @@ class Run:
         self._on_divergence = on_divergence
         self._exits = ExitStack()
         self._stores: dict[str, Store] = {}
-        self._memory = memory_for(tracked_device())
+        self._device = tracked_device()
+        self._memory = memory_for(self._device)
 
     def __enter__(self) -> Run:
         """Open the stores and start to listen."""
@@ -90,16 +86,15 @@ class Run:
         )
 
     def _open(self, stack: ExitStack) -> None:
-        require_cpu(tracked_device())
+        require_cpu(self._device)
         self._stores = open_stores(self.plan, self.options, stack)
         engine = TransferEngine()
         stack.callback(engine.close)
-        device = tracked_device()
         pager = Pager(
             memory=self._memory,
             stores=self._stores,
             engine=engine,
-            device=device,
+            device=self._device,
             budget_bytes=self.plan.budget.memory_bytes,
             counters=self.counters,
         )
@@ -126,18 +121,8 @@ class Run:
 
         optimizers = OptimizerWatch(before, lambda _: stream.end_step())
         warm_up_dispatch()
-        watched = (
-            optimizers.installed(),
-            touch_points(stream),
-            bystanders(stream),
-            stream.interruptions.installed(),
-            arrivals_unseen(),
-            compiled_regions(self._hook_modules),
-            before_forks(before_fork),
-            entered(stream),
-        )
-        for part in watched:
-            stack.enter_context(part)
+        stack.enter_context(before_forks(before_fork))
+        stack.enter_context(intercepting(stream, optimizers, self._hook_modules))
 
     def _hook_modules(self) -> None:
         """Hook modules as the recorder does: a model is compiled to other ops without hooks."""
@@ -149,13 +134,6 @@ def require_cpu(device: torch.device) -> None:
     if device.type != "cpu":
         msg = f"`teraio run` cannot move memory of a `{device.type}` device yet"
         raise UsageError(msg, hint="hide it, as with `CUDA_VISIBLE_DEVICES=`, to train on the CPU")
-
-
-@contextmanager
-def entered(stream: OpStream[Page]) -> Iterator[None]:
-    """Enter a dispatch mode."""
-    with stream:
-        yield
 
 
 def open_stores(plan: Plan, options: RunOptions, stack: ExitStack) -> dict[str, Store]:
@@ -172,12 +150,11 @@ def open_stores(plan: Plan, options: RunOptions, stack: ExitStack) -> dict[str, 
             options.folders, tier_bytes(plan, SSD), rank=options.rank, checksums=options.checksums
         )
         stack.callback(stores[SSD].close)
-    return dict(
-        sorted(stores.items(), reverse=True)
-    )  # ssd first: it is what evictions fall back to
+    # The ssd comes first: it is what evictions fall back to.
+    return dict(sorted(stores.items(), reverse=True))
 
 
 def tier_bytes(plan: Plan, tier: str) -> int:
     """Return the bytes a tier must hold if every tensor the plan sends there is there at once."""
     moved = {a.tensor for a in plan.actions if isinstance(a, Offload) and a.to == tier}
-    return sum(-(-t.nbytes // ALIGNMENT) * ALIGNMENT for t in plan.tensors if t.id in moved)
+    return sum(round_up(t.nbytes, ALIGNMENT) for t in plan.tensors if t.id in moved)

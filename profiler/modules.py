@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,13 +20,11 @@ TensorLabel = tuple[torch.Tensor, str, str]
 class ModuleWatch:
     """Follows module calls through torch's global forward hooks.
 
-    `roots` are the outermost modules called so far, in order of their first call. `on_root_exit`
-    is called whenever an outermost call has returned.
+    `roots` are the outermost modules called so far, in order of their first call.
     """
 
-    def __init__(self, on_root_exit: Callable[[], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.roots: list[weakref.ref[torch.nn.Module]] = []
-        self._on_root_exit = on_root_exit
         self._names: weakref.WeakKeyDictionary[torch.nn.Module, str] = weakref.WeakKeyDictionary()
         self._stack: list[weakref.ref[torch.nn.Module]] = []
 
@@ -78,8 +76,6 @@ class ModuleWatch:
         while self._stack:
             if self._stack.pop()() is module:
                 break
-        if not self._stack and self._on_root_exit is not None:
-            self._on_root_exit()
 
     def _name_tree(self, root: torch.nn.Module) -> None:
         self.roots.append(weakref.ref(root))

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 import platform
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 
-from teraio.profiler.arrivals import arrivals_unseen
 from teraio.profiler.calibration import unseen_ns
 from teraio.profiler.clock import clock_for
-from teraio.profiler.compiled import compiled_regions
 from teraio.profiler.export import to_trace
+from teraio.profiler.interception import intercepting
 from teraio.profiler.modules import ModuleWatch
 from teraio.profiler.opstream import OpStream
 from teraio.profiler.optimizers import OptimizerWatch
 from teraio.profiler.recorder import Recorder
 from teraio.profiler.script import Script, StopScript, run_script
 from teraio.profiler.storages import Block, StorageTable, tracked_device
-from teraio.profiler.threads import bystanders
-from teraio.profiler.touch import touch_points
 from teraio.profiler.trace import Trace
 from teraio.profiler.workspace import meter_for
 
@@ -85,19 +82,7 @@ def profile_script(
         meter_step=min(max(warmup - 1, 1), warmup + steps - 1),
     )
     stream = OpStream(table, [recorder])
-    with ExitStack() as stack:
-        for part in (
-            optimizers.installed(),
-            modules.installed(),
-            touch_points(stream),
-            bystanders(stream),
-            stream.interruptions.installed(),
-            arrivals_unseen(),
-            compiled_regions(),
-            stream,
-        ):
-            stack.enter_context(part)
-        stack.callback(recorder.close)
+    with modules.installed(), intercepting(stream, optimizers), closing(recorder):
         exit_code = run_script(script, ends_process=ends_process)
     trace = to_trace(recorder, **_machine(script, device)) if recorder.steps else None
     return Profile(
