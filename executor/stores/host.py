@@ -5,23 +5,21 @@ from __future__ import annotations
 import mmap
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece
-from teraio.executor.stores.memory import Checksums, address_of, copy
+from teraio.executor.stores.memory import address_of, copy
+from teraio.executor.stores.pieced import PiecedStore
 from teraio.executor.stores.space import Space, round_up
 from teraio.profiler.errors import StorageError
 from teraio.profiler.trace import GRANULE
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 SLAB_BYTES: Final = 256 << 20
 """Bytes of one slab. Pinning one huge region at once fails on some drivers (DeepSpeed issue
 7150); slabs of this size are also large enough for transparent huge pages."""
 
 
-class HostStore:
+class HostStore(PiecedStore):
     """Offloaded bytes in host memory.
 
     On a machine without a GPU this is ordinary pageable memory: "host" then is memory that does
@@ -40,20 +38,10 @@ class HostStore:
         capacity = round_up(capacity_bytes, GRANULE)
         _require_memory(capacity)
         sizes = [min(SLAB_BYTES, capacity - at) for at in range(0, capacity, SLAB_BYTES)]
-        self._space = Space(sizes or [0], granule=GRANULE, piece_bytes=piece_bytes)
-        self._checksums = Checksums() if checksums else None
+        space = Space(sizes or [0], granule=GRANULE, piece_bytes=piece_bytes)
+        super().__init__(space, checksums=checksums)
         self._slabs = [_slab(size) for size in sizes]
         self._addresses = [address_of(slab) for slab in self._slabs]
-
-    @property
-    def capacity_bytes(self) -> int:
-        """The bytes of all slabs."""
-        return self._space.capacity_bytes
-
-    @property
-    def free_bytes(self) -> int:
-        """The bytes that no extent holds."""
-        return self._space.free_bytes
 
     def allocate(self, nbytes: int) -> Extent:
         """Reserve `nbytes` bytes in granules of 512 B.
@@ -70,38 +58,20 @@ class HostStore:
             raise StorageError(msg, hint="make the plan with more `--host-memory`")
         return extent
 
-    def free(self, extent: Extent) -> None:
-        """Give an extent back; raises StorageError if it is not allocated here."""
-        self._space.require(extent)
-        if self._checksums:
-            self._checksums.forget(extent.pieces)
-        self._space.free(extent)
-
-    def pieces(self, extent: Extent) -> Sequence[Piece]:
-        """Return the parts of a transfer, at most `piece_bytes` each."""
-        return extent.pieces
-
-    def write_piece(self, extent: Extent, piece: Piece, address: int) -> int:
-        """Copy one piece into its slab; returns its bytes."""
-        self._space.require(extent)
-        if self._checksums:
-            self._checksums.record(piece, address)
-        copy(self._place(piece), address + piece.start, piece.nbytes)
-        return piece.nbytes
-
-    def read_piece(self, extent: Extent, piece: Piece, address: int) -> int:
-        """Copy one piece out of its slab; returns its bytes."""
-        self._space.require(extent)
-        copy(address + piece.start, self._place(piece), piece.nbytes)
-        if self._checksums:
-            self._checksums.verify(piece, address, f"host memory slab {piece.volume}")
-        return piece.nbytes
-
     def close(self) -> None:
         """Give the slabs back to the system."""
         self._addresses.clear()
         while self._slabs:
             self._slabs.pop().close()
+
+    def _write(self, piece: Piece, address: int) -> None:
+        copy(self._place(piece), address, piece.nbytes)
+
+    def _read(self, piece: Piece, address: int) -> None:
+        copy(address, self._place(piece), piece.nbytes)
+
+    def _place_name(self, piece: Piece) -> str:
+        return f"host memory slab {piece.volume}"
 
     def _place(self, piece: Piece) -> int:
         try:

@@ -23,11 +23,11 @@ from teraio.executor.run_folder import RunFolder, io_error
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece
 from teraio.executor.stores.memory import (
     BouncePool,
-    Checksums,
     aligned_memory,
     copy,
     view_of,
 )
+from teraio.executor.stores.pieced import PiecedStore
 from teraio.executor.stores.space import Space, round_up
 from teraio.profiler.errors import StorageError
 
@@ -46,7 +46,7 @@ _HINTS: Final = {
 _Call = Callable[[int, list[memoryview], int], int]
 
 
-class PosixStore:
+class PosixStore(PiecedStore):
     """Offloaded bytes on one or more SSDs, through files that vanish with the process.
 
     `capacity_bytes` are reserved at once, in equal shares; an allocation beyond them reserves
@@ -71,9 +71,9 @@ class PosixStore:
             msg = "no folder to keep offloaded tensors in"
             raise StorageError(msg, hint="name one with `--ssd`")
         share = round_up(-(-capacity_bytes // len(folders)), ALIGNMENT)
-        self._space = Space([share] * len(folders), granule=ALIGNMENT, piece_bytes=piece_bytes)
+        space = Space([share] * len(folders), granule=ALIGNMENT, piece_bytes=piece_bytes)
+        super().__init__(space, checksums=checksums)
         self._growing = threading.Lock()
-        self._checksums = Checksums() if checksums else None
         with ExitStack() as stack:
             bounce = BouncePool(max(self._space.piece_bytes, TRIAL_BLOCKS * ALIGNMENT))
             stack.callback(bounce.close)
@@ -89,16 +89,6 @@ class PosixStore:
         """`posix-direct` if every folder takes direct I/O, else `posix-buffered`."""
         return "posix-direct" if all(file.direct for file in self._files) else "posix-buffered"
 
-    @property
-    def capacity_bytes(self) -> int:
-        """The bytes reserved on the drives so far."""
-        return self._space.capacity_bytes
-
-    @property
-    def free_bytes(self) -> int:
-        """The reserved bytes that no extent holds."""
-        return self._space.free_bytes
-
     def allocate(self, nbytes: int) -> Extent:
         """Reserve `nbytes` bytes in whole blocks of `ALIGNMENT`.
 
@@ -108,37 +98,18 @@ class PosixStore:
             self._grow(round_up(nbytes, ALIGNMENT))
         return extent
 
-    def free(self, extent: Extent) -> None:
-        """Give an extent back; raises StorageError if it is not allocated here."""
-        self._space.require(extent)
-        if self._checksums:
-            self._checksums.forget(extent.pieces)
-        self._space.free(extent)
-
-    def pieces(self, extent: Extent) -> Sequence[Piece]:
-        """Return the parts of a transfer, at most `piece_bytes` each."""
-        return extent.pieces
-
-    def write_piece(self, extent: Extent, piece: Piece, address: int) -> int:
-        """Write one piece; returns its bytes. Raises StorageError."""
-        self._space.require(extent)
-        if self._checksums:
-            self._checksums.record(piece, address)
-        self._files[piece.volume].write(piece.offset, address + piece.start, piece.nbytes)
-        return piece.nbytes
-
-    def read_piece(self, extent: Extent, piece: Piece, address: int) -> int:
-        """Read one piece; returns its bytes. Raises StorageError."""
-        self._space.require(extent)
-        file = self._files[piece.volume]
-        file.read(piece.offset, address + piece.start, piece.nbytes)
-        if self._checksums:
-            self._checksums.verify(piece, address, f"`{file.path}`")
-        return piece.nbytes
-
     def close(self) -> None:
         """Close the files, which frees their bytes, and remove the run folders."""
         self._resources.close()
+
+    def _write(self, piece: Piece, address: int) -> None:
+        self._files[piece.volume].write(piece.offset, address, piece.nbytes)
+
+    def _read(self, piece: Piece, address: int) -> None:
+        self._files[piece.volume].read(piece.offset, address, piece.nbytes)
+
+    def _place_name(self, piece: Piece) -> str:
+        return f"`{self._files[piece.volume].path}`"
 
     def _grow(self, nbytes: int) -> None:
         """Reserve what is missing for `nbytes`; drives that are full leave it to the others."""
