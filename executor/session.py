@@ -143,7 +143,7 @@ def open_stores(plan: Plan, options: RunOptions, stack: ExitStack) -> dict[str, 
     """
     stores: dict[str, Store] = {}
     if plan.budget.host_bytes:
-        stores[HOST] = HostStore(plan.budget.host_bytes)
+        stores[HOST] = HostStore(plan.budget.host_bytes, checksums=options.checksums)
         stack.callback(stores[HOST].close)
     if options.folders:
         stores[SSD] = PosixStore(

@@ -5,21 +5,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import torch
 
 from teraio.executor.memory import address_of
 from teraio.profiler.errors import VerificationError
 from teraio.profiler.storages import size_of
-from teraio.profiler.touch import Hold
-
-
-class Touchable(Protocol):
-    """What brings a storage to the device before it is read; an op stream."""
-
-    def touch(self, storage: torch.UntypedStorage, hold: Hold) -> None:
-        """Called before the memory is reached."""
+from teraio.profiler.touch import Hold, Touchable
 
 
 class Digests:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from home import Home, results
 import teraio.executor.session
 from teraio.executor.memory import address_of
 from teraio.executor.reference import main, record_digests, reference_digests
+from teraio.executor.session import RunOptions, open_stores
 from teraio.executor.stores.posix import PosixStore
 from teraio.executor.verify import Digests, gradient_digest
 from teraio.planner.plan import Plan
@@ -232,3 +235,26 @@ def test_a_script_without_steps_has_no_digests(tmp_path: Path) -> None:
     script.write_text("import torch\n")
     assert record_digests(Script(str(script)), 1) == ([], 0)
     assert not hasattr(torch.optim.SGD.step, "_teraio_unwatched")
+
+
+@pytest.mark.parametrize("checksums", [True, False])
+def test_verification_covers_host_memory_too(
+    plan: Plan, tmp_path: Path, *, checksums: bool
+) -> None:
+    with_host = replace(plan, budget=replace(plan.budget, host_bytes=1 << 20))
+    content, back = (
+        ctypes.create_string_buffer(b"some bytes", 512),
+        ctypes.create_string_buffer(512),
+    )
+    with ExitStack() as stack:
+        options = RunOptions([tmp_path], checksums=checksums)
+        store = open_stores(with_host, options, stack)["host"]
+        extent = store.allocate(512)
+        (piece,) = store.pieces(extent)
+        store.write_piece(extent, piece, ctypes.addressof(content))
+        store._slabs[piece.volume][piece.offset] ^= 1
+        if checksums:
+            with pytest.raises(StorageError, match="host memory slab 0"):
+                store.read_piece(extent, piece, ctypes.addressof(back))
+        else:
+            assert store.read_piece(extent, piece, ctypes.addressof(back)) == 512
