@@ -42,6 +42,11 @@ class Taken:
     first: int
     ns: NDArray[np.int64]
 
+    @property
+    def total_ns(self) -> int:
+        """The time taken in all slots together."""
+        return int(self.ns.sum())
+
 
 class Channel:
     """The free time of one channel in one direction, slot by slot, in a step that repeats."""
