@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 from teraio.planner.absence import planned_peak
 from teraio.planner.bound import lower_bound_ns
 from teraio.planner.check import check_plan
-from teraio.planner.greedy import greedy
 from teraio.planner.minimum import Least, least_memory
 from teraio.planner.plan import (
     HOST,
@@ -26,6 +25,7 @@ from teraio.planner.plan import (
     Traffic,
 )
 from teraio.planner.plan import Policy as PolicyRecord
+from teraio.planner.policies import AUTO, POLICIES
 from teraio.planner.problem import Answer, Policy, Problem
 from teraio.planner.simulate import simulate_actions
 from teraio.planner.step import Step, demand, idle_intervals, load_step
@@ -34,15 +34,8 @@ from teraio.profiler.errors import InfeasibleError, UsageError
 from teraio.profiler.trace import GRANULE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from teraio.planner.step import StepTensor
     from teraio.profiler.trace import Trace
-
-POLICIES: Final[Mapping[str, Policy]] = {"greedy": greedy}
-
-AUTO: Final = "greedy"
-"""The policy that `auto` stands for."""
 
 MIN_TENSOR_BYTES: Final = 1 << 20
 """Smaller tensors stay: TERAIO's planner, too, leaves those under about 2 MB alone, and at 1 MiB

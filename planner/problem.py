@@ -1,10 +1,13 @@
-"""What a policy is asked."""
+"""What a policy is asked and what it answers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from teraio.planner.plan import HOST, SSD
+from teraio.profiler.errors import InfeasibleError
 
 if TYPE_CHECKING:
     from teraio.planner.plan import Action, Hardware
@@ -15,7 +18,9 @@ if TYPE_CHECKING:
 class Problem:
     """Choose among `intervals` so that `step` fits `planned_bytes` of device memory.
 
-    At most `host_bytes` of host memory may hold copies.
+    At most `host_bytes` of host memory may hold copies. With `ssd` false nothing goes to the
+    SSD, and the tensors `never_ssd` (indices into `Step.tensors`) do not either way. A step may
+    write at most `ssd_write_bytes` to the SSD; None sets no limit.
     """
 
     step: Step
@@ -23,6 +28,14 @@ class Problem:
     planned_bytes: int
     host_bytes: int
     hardware: Hardware
+    ssd: bool = True
+    never_ssd: frozenset[int] = frozenset()
+    ssd_write_bytes: int | None = None
+
+    def tiers(self, tensor: int) -> tuple[str, ...]:
+        """Return the tiers that may hold a copy of `tensor`, in the order of preference."""
+        host = (HOST,) if self.host_bytes else ()
+        return (SSD, *host) if self.ssd and tensor not in self.never_ssd else host
 
 
 @dataclass(frozen=True)
@@ -35,4 +48,9 @@ class Answer:
     gap: float | None = None
 
 
+class CannotFitError(InfeasibleError):
+    """A policy found no way to fit the step into its budget; another one may."""
+
+
 Policy = Callable[[Problem], Answer]
+"""Answers with actions under which the step fits, or raises CannotFitError."""

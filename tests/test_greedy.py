@@ -4,11 +4,11 @@ from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
 from teraio.planner.copies import families
-from teraio.planner.greedy import greedy
 from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.memory import Memory
 from teraio.planner.minimum import least_memory
 from teraio.planner.plan import Hardware, HostLink, Offload, Ssd
+from teraio.planner.policies.greedy import greedy
 from teraio.planner.problem import Problem
 from teraio.planner.schedule import Schedule
 from teraio.planner.simulate import simulate_actions
