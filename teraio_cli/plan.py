@@ -140,6 +140,7 @@ def parse_share(text: str) -> float:
 
 def _report(made: Plan, peak_bytes: int, asked_bytes: int) -> None:
     from teraio.planner.units import format_bytes, format_ns
+    from teraio_cli.tables import format_bound
 
     cost = made.prediction
     with_plan = format_bytes(cost.peak_bytes)
@@ -149,7 +150,7 @@ def _report(made: Plan, peak_bytes: int, asked_bytes: int) -> None:
     say(f"budget       {format_bytes(made.budget.memory_bytes)}{raised}")
     say(f"step         {format_ns(cost.ideal_ns)} ideal, {format_ns(cost.step_ns)} predicted")
     say(f"stall        {format_ns(cost.stall_ns)}, {more:.1%} of the ideal step")
-    say(f"lower bound  {format_ns(cost.lower_bound_ns)}")
+    say(f"lower bound  {format_bound(cost.step_ns, cost.lower_bound_ns)}")
     for tier, moved in (("ssd", cost.ssd), ("host", cost.host)):
         if moved.to_tier_bytes or moved.to_gpu_bytes:
             say(

@@ -121,7 +121,7 @@ def _plan_facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
             "predicted step",
             f"{format_ns(cost['step_ns'])}, {format_ns(cost['stall_ns'])} of it stall",
         ),
-        ("lower bound", format_ns(cost["lower_bound_ns"])),
+        ("lower bound", format_bound(cost["step_ns"], cost["lower_bound_ns"])),
         ("actions", ", ".join(f"{count} {name}" for name, count in actions.items())),
         *_hardware_facts(summary["hardware"]),
         ("trace", f"{summary['trace']['ops']} ops, sha256 {summary['trace']['sha256'][:12]}"),
@@ -152,6 +152,12 @@ def _of(part: int, whole: int, what: str = "of it") -> str:
 def _another(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     print()
     print_table(columns, rows)
+
+
+def format_bound(step_ns: int, bound_ns: int) -> str:
+    """Return the lower bound of a step's time and how far a predicted step is above it."""
+    above = step_ns / bound_ns - 1 if bound_ns else 0.0
+    return f"{format_ns(bound_ns)}, the plan is {above:.1%} above it"
 
 
 def share(part: int, whole: int) -> str:

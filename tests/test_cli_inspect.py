@@ -140,7 +140,7 @@ def test_json_has_stable_keys_and_nothing_beside_it(kind: str, files: dict[str, 
     ("kind", "words"),
     [
         ("trace", ["72.00 MiB at op 10", "layers.0.weight", "optimizer_state", "idle at the peak"]),
-        ("plan", ["40.00 MiB", "lower bound", "prefetch", "layers.", "assumed"]),
+        ("plan", ["40.00 MiB", "lower bound", "% above it", "prefetch", "layers.", "assumed"]),
     ],
 )
 def test_tables_show_what_matters(kind: str, words: list[str], files: dict[str, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,8 @@ def test_plan_is_written_and_explained(trace: Path, tmp_path: Path) -> None:
     assert plan.trace.sha256 == sha256_of(trace)
     assert plan.actions
     assert said.startswith("peak         72.00 MiB without, ")
+    above = plan.prediction.step_ns / plan.prediction.lower_bound_ns - 1
+    assert re.search(rf"lower bound  [^\n]+ms, the plan is {above:.1%} above it\n", said)
     assert "rates        ssd assumed" in said
     assert said.endswith("\n\nnext: teraio run plan.json train.py\n")
     assert names_in(tmp_path) == ["plan.json", "trace.parquet"]
