@@ -5,6 +5,7 @@ TeraioError
  ├─ BadInputError          65   a file is empty, truncated, of another kind or too new
  ├─ NothingRecordedError   70   the script ended before one complete step
  ├─ InfeasibleError        69   no plan exists under the budget
+ ├─ SolverMissingError     69   a policy needs a solver and none is installed
  ├─ OutputExistsError      73   an output exists and --force was not given
  ├─ StorageError           74   an SSD folder or a transfer failed
  ├─ DivergedError          76   under --strict: the program is not the planned one
@@ -56,6 +57,12 @@ class NothingRecordedError(TeraioError):
 
 class InfeasibleError(TeraioError):
     """No plan exists under the budget."""
+
+    exit_code = 69
+
+
+class SolverMissingError(TeraioError):
+    """No solver for linear programs is installed."""
 
     exit_code = 69
 

@@ -115,18 +115,12 @@ def _kvikio() -> str:
 
 
 def _solvers() -> Iterator[Finding]:
-    try:
-        import pulp
+    from teraio.planner.solver import solvers
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            names = pulp.listSolvers(onlyAvailable=True)
-    except Exception as error:
-        yield Finding("solver", ok=False, found=_cause(error), advice="reinstall PuLP")
-        return
+    names = solvers()
     if not names:
         advice = "`--policy greedy` needs none; HiGHS comes with `pip install highspy`"
-        yield Finding("solver", ok=False, found="PuLP sees none", advice=advice)
+        yield Finding("solver", ok=False, found="none", advice=advice)
     for name in names:
         yield _tried(f"solver {name}", partial(_solve_with, name), "use another solver")
 
