@@ -13,7 +13,8 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 PACKAGES := profiler planner executor teraio_cli
 # The planner's tests, the trace's and the command line's: what must work where there is no torch.
 CORE_TESTS := $(filter-out tests/test_cli_run.py tests/test_cli_profile_run.py, $(wildcard \
-	$(patsubst %.py,tests/test_%.py,$(notdir $(wildcard planner/*.py planner/policies/*.py))) \
+	$(patsubst %.py,tests/test_%.py,$(notdir $(wildcard \
+		planner/*.py planner/policies/*.py profiler/importers/*.py))) \
 	tests/test_trace.py tests/test_sample_traces.py tests/test_cli_*.py))
 
 .DEFAULT_GOAL := help

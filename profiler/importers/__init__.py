@@ -1,0 +1,1 @@
+"""Traces of other tools, read as traces of one step. Nothing here imports torch."""
