@@ -87,6 +87,24 @@ class Channel:
             end, look = stop, 2 * look
         return None
 
+    def frees_ns(self, firsts: NDArray[np.int64], ends: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return `free_ns` of many windows; none of them ends before it begins."""
+        done = self._done()
+        return done[np.maximum(firsts, ends)] - done[firsts]
+
+    def finishes(self, firsts: NDArray[np.int64], ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return `finish` of many works, as if there were no end; the last slot for none."""
+        done = self._done()
+        return np.minimum(done.searchsorted(done[firsts] + ns), len(self._free)) - 1
+
+    def starts(self, ends: NDArray[np.int64], ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return `start` of many works, as if there were no beginning; -1 for none."""
+        done = self._done()
+        return done.searchsorted(done[ends] - ns, side="right") - 1
+
+    def _done(self) -> NDArray[np.int64]:
+        return np.concatenate([[0], self._free.cumsum()])
+
     def take_early(self, first: int, end: int, ns: int) -> Taken:
         """Take up to `ns` of the free time in slots `first` to `end` - 1, the earliest first."""
         return self._take(first, _split(self._free[first:end], ns))

@@ -62,6 +62,20 @@ class Memory:
         found = np.flatnonzero(self.over[first:end] > 0)
         return (first + int(found[0]), first + int(found[-1])) if len(found) else None
 
+    def excesses(
+        self, firsts: NDArray[np.int64], ends: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the first and the last op over the budget of each of many windows.
+
+        Of a window with none, both are where it begins.
+        """
+        over = np.flatnonzero(self.over > 0)
+        none = len(self.over)
+        low = np.append(over, none)[over.searchsorted(firsts)]
+        high = np.append(-1, over)[over.searchsorted(ends)]
+        found = low < ends
+        return np.where(found, low, firsts), np.where(found, high, firsts)
+
     def fits(self, first: int, end: int, size: int) -> bool:
         """Return whether ops `first` to `end` - 1 have room for `size` more bytes."""
         return first >= end or int(self.over[first:end].max()) + size <= 0

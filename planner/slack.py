@@ -35,24 +35,24 @@ def _prefetch_earlier(schedule: Schedule, tier: str, timeline: Timeline, share: 
     A channel serves transfers in the order in which they start, so one with a late deadline
     must not start before one with an early deadline.
     """
-    n_ops, intervals = schedule.n_ops, schedule.problem.intervals
+    n_bins, grid = schedule.n_bins, schedule.grid
     order = sorted(
-        (intervals[index].needed_by_op % n_ops, index)
+        (schedule.span(index)[1] % n_bins, index)
         for index, placement in schedule.placed.items()
         if placement.tier == tier
     )
     if not order:
         return
     deadline, last = order[-1]
-    before = schedule.placed[last].back - intervals[last].needed_by_op + deadline - n_ops
+    before = schedule.placed[last].back - schedule.span(last)[1] + deadline - n_bins
     for deadline, index in order:
         placement = schedule.placed[index]
-        turn = intervals[index].needed_by_op - deadline
+        turn = schedule.span(index)[1] - deadline
         first = max(placement.gone, before + turn)
         if share is not None:
-            ns = share * schedule.read_ns(index, tier)
-            limit_ns = timeline.start(placement.back) - ns
-            first = max(first, timeline.first_start(limit_ns))
+            ns = share * schedule.read_ns[tier][index]
+            limit_ns = timeline.start(grid.first_op(placement.back)) - ns
+            first = max(first, grid.inside(timeline.first_start(limit_ns)))
         back = schedule.memory.room_before(first + 1, placement.back + 1, schedule.size(index)) - 1
         if back < placement.back:
             schedule.move(index, placement.gone, back)
@@ -61,14 +61,15 @@ def _prefetch_earlier(schedule: Schedule, tier: str, timeline: Timeline, share: 
 
 def _offload_later(schedule: Schedule, tier: str, timeline: Timeline, share: int | None) -> None:
     """Let offloads that write end later."""
+    grid = schedule.grid
     for index, placement in sorted(schedule.placed.items()):
         if placement.tier != tier or not placement.write:
             continue
         end = placement.back
         if share is not None:
-            ns = share * schedule.write_ns(index, tier)
-            limit_ns = timeline.start(placement.gone) + ns
-            end = min(end, timeline.first_start(limit_ns))
+            ns = share * schedule.write_ns[tier][index]
+            limit_ns = timeline.start(grid.first_op(placement.gone)) + ns
+            end = min(end, grid.inside(timeline.first_start(limit_ns)))
         gone = schedule.memory.room_after(placement.gone, end, schedule.size(index))
         if gone > placement.gone:
             schedule.move(index, gone, placement.back)

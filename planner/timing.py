@@ -62,17 +62,17 @@ def retime(schedule: Schedule, timeline: Timeline) -> None:
     the memory end up shorter than that.
     """
     for index in schedule.placed:
-        interval = schedule.problem.intervals[index]
-        schedule.move(index, interval.after_op + 1, interval.needed_by_op - 1)
+        first, end = schedule.span(index)
+        schedule.move(index, first, end - 1)
     for tier in schedule.tiers:
         for index, gone in _done_in_order(schedule, tier, timeline).items():
             placement = schedule.placed[index]
-            end = min(gone, placement.back)
+            end = min(schedule.grid.inside(gone), placement.back)
             gone = schedule.memory.room_after(placement.gone, end, schedule.size(index))
             schedule.move(index, gone, placement.back)
         for index, back in _started_in_order(schedule, tier, timeline).items():
             placement = schedule.placed[index]
-            first = max(back, placement.gone) + 1
+            first = max(schedule.grid.holding(back + 1) - 1, placement.gone) + 1
             back = schedule.memory.room_before(first, placement.back + 1, schedule.size(index)) - 1
             schedule.move(index, placement.gone, back)
 
@@ -88,14 +88,14 @@ def _done_in_order(schedule: Schedule, tier: str, timeline: Timeline) -> dict[in
     free_ns = 0
     for turn_ns in (0, timeline.period_ns):
         for release_ns, index in jobs:
-            free_ns = max(free_ns, release_ns + turn_ns) + schedule.write_ns(index, tier)
+            free_ns = max(free_ns, release_ns + turn_ns) + schedule.write_ns[tier][index]
             gone[index] = timeline.first_start(free_ns - turn_ns)
     return gone
 
 
 def _started_in_order(schedule: Schedule, tier: str, timeline: Timeline) -> dict[int, int]:
     """Return the op after which each prefetch must start, in reverse order of their deadlines."""
-    n_ops, intervals = schedule.n_ops, schedule.problem.intervals
+    n_ops, intervals = schedule.grid.n_ops, schedule.problem.intervals
     jobs = sorted(
         (
             (intervals[index].needed_by_op % n_ops, index)
@@ -109,7 +109,7 @@ def _started_in_order(schedule: Schedule, tier: str, timeline: Timeline) -> dict
     for turn_ns in (0, -timeline.period_ns):
         for deadline, index in jobs:
             due_ns = timeline.start(deadline) + turn_ns
-            free_ns = min(free_ns, due_ns) - schedule.read_ns(index, tier)
+            free_ns = min(free_ns, due_ns) - schedule.read_ns[tier][index]
             turn = intervals[index].needed_by_op - deadline
             back[index] = timeline.last_end(free_ns - turn_ns) + turn
     return back

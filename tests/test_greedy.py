@@ -4,9 +4,11 @@ from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
 from teraio.planner.copies import families
+from teraio.planner.grid import Grid
 from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.memory import Memory
 from teraio.planner.minimum import least_memory
+from teraio.planner.options import Options
 from teraio.planner.plan import Hardware, HostLink, Offload, Ssd
 from teraio.planner.policies.greedy import greedy
 from teraio.planner.problem import Problem
@@ -127,47 +129,112 @@ def test_host_memory_is_used_only_where_the_ssd_has_no_time():
     assert "host" in {a.to for a in greedy(both).actions if isinstance(a, Offload)}
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    traces(), hardware(), st.sampled_from([0, 0.1, 0.5]), st.sampled_from([0, 8 * MIB, 64 * MIB])
-)
-def test_the_books_balance(trace, channels, share, host_bytes):
-    """After any run of the policy, memory and channels are what the placements make them."""
-    problem = problem_of(trace, share=share, host_bytes=host_bytes, channels=channels)
-    schedule = Schedule(problem)
+def coarse(problem, ops_in_a_bin):
+    n_ops = len(problem.step.ops)
+    return Grid(np.append(np.arange(0, n_ops, ops_in_a_bin), n_ops))
+
+
+def placed(problem, ops_in_a_bin=1):
+    schedule = Schedule(problem, coarse(problem, ops_in_a_bin))
+    options = Options(schedule)
     for index in range(len(problem.intervals)):
-        option = schedule.in_time(index) or schedule.forced(index)
+        option = options.in_time(index) or options.forced(index)
         if option is not None:
             schedule.place(index, option.tier, option.gone, option.back)
+    return schedule
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    traces(),
+    hardware(),
+    st.sampled_from([0, 0.1, 0.5]),
+    st.sampled_from([0, 8 * MIB, 64 * MIB]),
+    st.integers(1, 5),
+)
+def test_the_books_balance(trace, channels, share, host_bytes, ops_in_a_bin):
+    """After any run of the policy, memory and channels are what the placements make them."""
+    problem = problem_of(trace, share=share, host_bytes=host_bytes, channels=channels)
+    schedule = placed(problem, ops_in_a_bin)
+    grid = schedule.grid
     over = demand(problem.step) - problem.planned_bytes
-    n_ops = schedule.n_ops
+    n_ops, n_bins = grid.n_ops, grid.n_bins
+    expected = grid.most(over)
     for index, placement in schedule.placed.items():
         interval = problem.intervals[index]
-        assert interval.after_op < placement.gone <= placement.back < interval.needed_by_op
+        gone, back = grid.first_op(placement.gone), grid.first_op(placement.back + 1) - 1
+        assert interval.after_op < gone <= back < interval.needed_by_op
         assert placement.write == schedule.needs_write(index, placement.tier)
         for position in range(placement.gone, placement.back + 1):
+            expected[position % n_bins] -= schedule.size(index)
+        for position in range(gone, back + 1):
             over[position % n_ops] -= schedule.size(index)
-    assert schedule.memory.over.tolist() == over.tolist() * 2
+    assert schedule.memory.over.tolist() == expected.tolist() * 2
+    assert grid.most(over).tolist() == expected.tolist()
     for index in sorted(schedule.placed, reverse=True):
         schedule.remove(index)
-    clean = Schedule(problem)
+    assert schedule.ssd_written_bytes == 0
+    clean = Schedule(problem, grid)
     assert schedule.memory.over.tolist() == clean.memory.over.tolist()
-    for tier in ("ssd", "host"):
+    for tier in schedule.tiers:
         for ours, fresh in (
             (schedule.channels.to_gpu(tier), clean.channels.to_gpu(tier)),
             (schedule.channels.to_tier(tier), clean.channels.to_tier(tier)),
         ):
-            assert ours.free_ns(0, 2 * n_ops) == fresh.free_ns(0, 2 * n_ops)
-    assert all(schedule.in_time(i) == clean.in_time(i) for i in range(len(problem.intervals)))
+            assert ours.free_ns(0, 2 * n_bins) == fresh.free_ns(0, 2 * n_bins)
+    ours, fresh = Options(schedule), Options(clean)
+    assert all(ours.in_time(i) == fresh.in_time(i) for i in range(len(problem.intervals)))
 
 
-def placed(problem):
-    schedule = Schedule(problem)
-    for index in range(len(problem.intervals)):
-        option = schedule.in_time(index) or schedule.forced(index)
+@settings(max_examples=60, deadline=None)
+@given(
+    traces(),
+    hardware(),
+    st.sampled_from([0, 0.1, 0.5]),
+    st.sampled_from([0, 8 * MIB, 64 * MIB]),
+    st.integers(1, 5),
+    st.data(),
+)
+def test_no_option_is_better_than_its_limit(trace, channels, share, host_bytes, bins, data):
+    problem = problem_of(trace, share=share, host_bytes=host_bytes, channels=channels)
+    schedule = Schedule(problem, coarse(problem, bins))
+    options = Options(schedule)
+    count = len(problem.intervals)
+    for index in data.draw(st.lists(st.integers(0, max(0, count - 1)), max_size=4)):
+        option = options.in_time(index) if index < count else None
         if option is not None:
             schedule.place(index, option.tier, option.gone, option.back)
-    return schedule
+    in_time, forced = options.in_time_limits(), options.forced_limits()
+    for index in range(count):
+        option, pressed = options.in_time(index), options.forced(index)
+        assert option is None or option.ratio <= in_time[index] * (1 + 1e-9)
+        assert pressed is None or pressed.ratio <= forced[index] * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(traces(), st.integers(1, 7), st.integers(-100, 200))
+def test_bins_and_ops_agree(trace, ops_in_a_bin, op):
+    problem = problem_of(trace, share=0.5)
+    grid = coarse(problem, ops_in_a_bin)
+    assert grid.first_op(grid.holding(op)) <= op < grid.first_op(grid.holding(op) + 1)
+    assert grid.first_op(grid.inside(op) - 1) < op <= grid.first_op(grid.inside(op))
+    firsts, ends = grid.windows(problem)
+    for interval, first, end in zip(problem.intervals, firsts, ends, strict=True):
+        assert first == grid.inside(interval.after_op + 1)
+        assert end == grid.holding(interval.needed_by_op)
+
+
+def test_a_long_step_in_little_memory_has_fine_bins_where_it_needs_them():
+    n_ops = 10_000
+    tensors = [
+        T(1, 8 * MIB, f"0rw 5000r 5002r {n_ops - 1}r"),
+        T(2, 8 * MIB, "5001rw", alloc=5001, free=5001),
+    ]
+    problem = problem_of(make_trace(n_ops, tensors), 8 * MIB)
+    grid = Grid.of(problem)
+    assert 4096 <= grid.n_bins < 4110
+    assert {5001, 5002} <= set(grid.edges.tolist())
+    assert moved(problem) == {1}
 
 
 def windows(schedule):

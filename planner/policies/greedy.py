@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
+from teraio.planner.options import Options
 from teraio.planner.problem import Answer
 from teraio.planner.schedule import Schedule
 from teraio.planner.simulate import Simulation, simulate_actions
@@ -20,9 +21,11 @@ from teraio.planner.timing import Timeline, retime
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from numpy.typing import NDArray
+
+    from teraio.planner.options import Option
     from teraio.planner.plan import Action
     from teraio.planner.problem import Problem
-    from teraio.planner.schedule import Option
 
 _GOOD_ENOUGH: Final = 0.85
 """An option is taken if its ratio is at least this share of the best that may be possible. On
@@ -33,6 +36,14 @@ _ROUNDS: Final = 3
 """How often the windows are set anew, first for ideal times and then for those that the best
 simulation gave. A fourth round shortened no stall by more than 2 % of itself on those steps."""
 
+_STALE: Final = 500
+"""After this many options that turned out worse than their limits, all limits are taken anew."""
+
+_LOOK: Final = 2000
+"""Of so many of the best limits the options are looked at before all are taken anew."""
+
+_REST: Final = -1
+
 
 def greedy(problem: Problem) -> Answer:
     """Choose intervals until the step fits the budget; it does for every budget that can be met.
@@ -42,55 +53,57 @@ def greedy(problem: Problem) -> Answer:
     left are set in a few ways, and those with the shortest stall are kept.
     """
     schedule = Schedule(problem)
-    limits = _relief_limits(schedule)
-    _fill(schedule, schedule.in_time, limits)
-    _fill(schedule, schedule.forced, limits)
+    options = Options(schedule)
+    _fill(schedule, options.in_time, options.in_time_limits)
+    _fill(schedule, options.forced, options.forced_limits)
     _undo(schedule)
     return Answer(_with_best_windows(schedule))
 
 
-def _relief_limits(schedule: Schedule) -> list[int]:
-    """Return what the relief of no option of each interval can exceed."""
-    intervals = schedule.problem.intervals
-    rows = np.array(
-        [(i.after_op + 1, i.needed_by_op, schedule.size(k)) for k, i in enumerate(intervals)],
-        dtype=np.int64,
-    ).reshape(-1, 3)
-    limits: list[int] = schedule.memory.relief_limits(rows[:, 0], rows[:, 1], rows[:, 2]).tolist()
-    return limits
-
-
-def _fill(schedule: Schedule, option_of: Callable[[int], Option | None], limits: list[int]) -> None:
+def _fill(
+    schedule: Schedule,
+    option_of: Callable[[int], Option | None],
+    limits: Callable[[], NDArray[np.float64]],
+) -> None:
     """Place the best option again and again until memory fits or no option is left.
 
     Options get worse as others are placed, so an old ratio is a limit: only the best by it is
     looked at anew, and placed if it is still good enough. Only intervals that share the copy of
-    one that is placed may get better: their limits are renewed.
+    one that is placed may get better: what was seen of them is forgotten.
     """
-    costs = [schedule.cost_ns(index) for index in range(len(limits))]
-    best = {k: limit / costs[k] for k, limit in enumerate(limits) if limit}
-    heap = [(-ratio, -schedule.size(index), index) for index, ratio in best.items()]
-    heapq.heapify(heap)
-    over = schedule.memory.worst() > 0
-    while heap and over:
-        negative, _, index = heapq.heappop(heap)
-        if best.get(index) != -negative:
-            continue
-        option = option_of(index)
-        if option is None:
-            del best[index]
-        elif heap and option.ratio < _GOOD_ENOUGH * -heap[0][0]:
-            best[index] = option.ratio
-            heapq.heappush(heap, (-option.ratio, -schedule.size(index), index))
-        else:
-            del best[index]
-            schedule.place(index, option.tier, option.gone, option.back)
-            over = schedule.memory.worst() > 0
-            for member in schedule.families[index].members:
-                cost_ns = schedule.cost_ns(member)
-                if cost_ns < costs[member] and member not in schedule.placed:
-                    costs[member], best[member] = cost_ns, limits[member] / cost_ns
-                    heapq.heappush(heap, (-best[member], -schedule.size(member), member))
+    seen = np.full(len(schedule.problem.intervals), np.inf)
+    sizes = np.array([schedule.size(k) for k in range(len(seen))], dtype=np.int64)
+    while schedule.memory.worst() > 0:
+        heap = _best_first(np.minimum(limits(), seen), sizes)
+        if not heap:
+            return
+        wasted = 0
+        while heap and heap[0][2] != _REST and wasted < _STALE and schedule.memory.worst() > 0:
+            index = heapq.heappop(heap)[2]
+            option = option_of(index)
+            if option is not None and (not heap or option.ratio >= _GOOD_ENOUGH * -heap[0][0]):
+                schedule.place(index, option.tier, option.gone, option.back)
+                seen[list(schedule.families[index].members)] = np.inf
+                continue
+            seen[index] = option.ratio if option is not None else 0
+            wasted += 1
+            if option is not None:
+                heapq.heappush(heap, (-option.ratio, -schedule.size(index), index))
+
+
+def _best_first(
+    limits: NDArray[np.float64], sizes: NDArray[np.int64]
+) -> list[tuple[float, int, int]]:
+    """Return (-limit, -size, index) of the intervals that may help, the best first.
+
+    Of many, the best `_LOOK` are followed by one entry that stands for the rest.
+    """
+    helpful = np.flatnonzero(limits)
+    order = helpful[np.lexsort((-sizes[helpful], -limits[helpful]))]
+    top = order[:_LOOK]
+    rows = zip((-limits[top]).tolist(), (-sizes[top]).tolist(), top.tolist(), strict=True)
+    rest = [(-float(limits[order[_LOOK]]), 0, _REST)] if len(order) > _LOOK else []
+    return [*rows, *rest]
 
 
 def _undo(schedule: Schedule) -> None:
@@ -98,9 +111,9 @@ def _undo(schedule: Schedule) -> None:
 
     def cost(index: int) -> tuple[int, int]:
         placement = schedule.placed[index]
-        ns = schedule.read_ns(index, placement.tier)
+        ns = schedule.read_ns[placement.tier][index]
         if placement.write:
-            ns += schedule.write_ns(index, placement.tier)
+            ns += schedule.write_ns[placement.tier][index]
         return -ns, index
 
     for index in sorted(schedule.placed, key=cost):
