@@ -11,8 +11,9 @@ Positions count the ops of the sweep's two turns from 0: op k of the second turn
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict, deque
+from collections import deque
 from enum import Enum
+from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -81,15 +82,15 @@ def _actions(
 ) -> tuple[Action, ...]:
     """Return the actions in op order; at one op offloads first, and those due first first."""
     n_ops, tensors = len(problem.step.ops), problem.step.tensors
-    keyed: list[tuple[tuple[int, int, int, int], Action]] = []
-    for (interval, tier, write, _), (gone, back) in zip(placed, windows, strict=True):
-        tensor, after, needed = tensors[interval.tensor].id, interval.after_op, interval[2]
+    keyed: list[tuple[int, int, int, int, Action]] = []
+    for ((index, after, needed), tier, write, _), (gone, back) in zip(placed, windows, strict=True):
+        tensor = tensors[index].id
         offload = Offload(tensor, tier, after, gone % n_ops, write)
-        keyed.append(((after, 0, gone - after, tensor), offload))
+        keyed.append((after, 0, gone - after, tensor, offload))
         prefetch = Prefetch(tensor, tier, back % n_ops, needed % n_ops)
-        keyed.append(((back % n_ops, 1, needed - back, tensor), prefetch))
-    keyed.sort(key=lambda pair: pair[0])
-    return tuple(action for _, action in keyed)
+        keyed.append((back % n_ops, 1, needed - back, tensor, prefetch))
+    keyed.sort(key=itemgetter(0, 1, 2, 3))
+    return tuple(map(itemgetter(4), keyed))
 
 
 class _State(Enum):
@@ -109,15 +110,17 @@ class _Move:
     """
 
     __slots__ = (
-        "back", "back_by", "drop", "end", "first", "gone", "gone_by", "origin", "size", "state",
+        "back", "back_by", "drop", "end", "first", "gone", "gone_by", "index", "origin", "size",
+        "state",
     )  # fmt: skip
 
-    def __init__(self, placed: Placed, size: int, n_ops: int) -> None:
+    def __init__(self, index: int, placed: Placed, size: int, n_ops: int) -> None:
         first, end = placed.interval.after_op + 1, placed.interval.needed_by_op
         issue = end - 1 if placed.issue_after is None else placed.issue_after
         turn = first // n_ops * n_ops
         self.first, self.end, self.size = first - turn, end - turn, size
         self.back_by = self.gone_by = min(max(issue, first), end - 1) - turn
+        self.index = index
         self.drop = not placed.write
         self.origin = 0
         self.state = _State.HERE
@@ -139,15 +142,17 @@ class _Sweep:
         step = problem.step
         self.n_ops = len(step.ops)
         self.over: list[int] = (demand(step) - problem.planned_bytes).tolist()
-        self.moves = [_Move(p, step.tensors[p.interval.tensor].size, self.n_ops) for p in placed]
-        self.begin: defaultdict[int, list[_Move]] = defaultdict(list)
-        self.leave: defaultdict[int, list[_Move]] = defaultdict(list)
-        self.issue: defaultdict[int, list[_Move]] = defaultdict(list)
+        self.moves = [
+            _Move(index, p, step.tensors[p.interval.tensor].size, self.n_ops)
+            for index, p in enumerate(placed)
+        ]
+        self.begin: list[list[_Move]] = [[] for _ in self.over]
+        self.leave: list[list[_Move]] = [[] for _ in self.over]
+        self.issue: list[list[_Move]] = [[] for _ in self.over]
         self.away_bytes = 0
         self.leaving: deque[tuple[int, _Move]] = deque()
-        self.coming: list[tuple[int, int, _Move]] = []
-        self.held_back: list[tuple[int, int, _Move]] = []
-        self.count = 0
+        self.coming: list[tuple[int, int]] = []
+        self.held_back: list[tuple[int, int]] = []
         for move in sorted(self.moves, key=lambda move: move.first):
             self.begin[move.first].append(move)
             self.leave[move.gone_by % self.n_ops].append(move)
@@ -198,24 +203,25 @@ class _Sweep:
                 move.back = max(move.back, self.n_ops - 1)
 
     def _pass(self, op: int, now: int) -> None:
-        for move in self.issue.get(op, ()):
+        for move in self.issue[op]:
             if move.state is _State.AWAY and now == move.origin + move.back_by + 1:
                 self._come(move, now)
-        for move in self.begin.get(op, ()):
+        for move in self.begin[op]:
             move.origin = now - op
             move.state = _State.LEAVING
             if move.drop:
                 self._go(move, now)
             else:
                 self.leaving.append((move.origin, move))
-        for move in self.leave.get(op, ()):
+        for move in self.leave[op]:
             if move.state is _State.LEAVING:
                 self._go(move, now)
         while self.held_back and self.held_back[0][0] == now:
-            self._come(heapq.heappop(self.held_back)[2], now)
+            self._come(self.moves[heapq.heappop(self.held_back)[1]], now)
         while self.over[op] > self.away_bytes:
             self._relieve(now)
-        self._let_come(self.away_bytes - self.over[op], now)
+        if self.held_back:
+            self._let_come(self.away_bytes - self.over[op], now)
 
     def _relieve(self, now: int) -> None:
         """Take one more tensor away at `now`: the oldest leaving, or the last needed coming."""
@@ -224,17 +230,17 @@ class _Sweep:
             if move.state is _State.LEAVING and move.origin == origin:
                 self._go(move, now)
                 return
-        move = heapq.heappop(self.coming)[2]
+        move = self.moves[heapq.heappop(self.coming)[1]]
         while move.state is not _State.COMING or move.origin + move.end <= now:
-            move = heapq.heappop(self.coming)[2]
+            move = self.moves[heapq.heappop(self.coming)[1]]
         move.state = _State.HELD_BACK
         self.away_bytes += move.size
-        self._push(self.held_back, move.origin + move.end, move)
+        heapq.heappush(self.held_back, (move.origin + move.end, move.index))
 
     def _let_come(self, room: int, now: int) -> None:
         """Start prefetches that were held back, those needed first, while there is room."""
-        while self.held_back and self.held_back[0][2].size <= room:
-            move = heapq.heappop(self.held_back)[2]
+        while self.held_back and self.moves[self.held_back[0][1]].size <= room:
+            move = self.moves[heapq.heappop(self.held_back)[1]]
             room -= move.size
             self._come(move, now)
 
@@ -248,8 +254,4 @@ class _Sweep:
             self.away_bytes -= move.size
         move.state = _State.COMING
         move.back = max(move.back, now - move.origin - 1)
-        self._push(self.coming, -(move.origin + move.end), move)
-
-    def _push(self, heap: list[tuple[int, int, _Move]], key: int, move: _Move) -> None:
-        self.count += 1
-        heapq.heappush(heap, (key, self.count, move))
+        heapq.heappush(self.coming, (-(move.origin + move.end), move.index))
