@@ -86,8 +86,13 @@ class _Tensors:
 
 @dataclass
 class _Kernels:
-    """`kernels.config` by columns, and its accesses with the line each is in."""
+    """`kernels.config` by columns, and its accesses with the line each is in.
 
+    All kernels together may take `most_cycles`; so far they take `total`.
+    """
+
+    most_cycles: int
+    total: int = 0
     names: list[str] = field(default_factory=list)
     modules: list[str] = field(default_factory=list)
     cycles: list[int] = field(default_factory=list)
@@ -173,19 +178,14 @@ def _row(file: Lines, index: int, tensors: _Tensors) -> int:
 
 
 def _read_kernels(file: Lines, tensors: _Tensors, config: G10Config) -> _Kernels:
-    found = _Kernels()
-    most_cycles = int(MOST_NS / _ns_per_cycle(config))
-    index, total = _past_rules(file, 0), 0
+    found = _Kernels(int(MOST_NS / _ns_per_cycle(config)))
+    index = _past_rules(file, 0)
     while index < len(file):
-        index = _read_kernel(file, index, tensors, found)
-        total += found.cycles[-1]
-        if total > most_cycles:
-            file.fail(index - 1, f"the kernels so far take more than {most_cycles} cycles")
-        index = _past_rules(file, index)
+        index = _past_rules(file, _read_kernel(file, index, tensors, found))
     last = len(file) - 1
     if not found.names:
         file.unlike(last, "`Kernel ID: 0, Name: ...`")
-    if not total:
+    if not found.total:
         file.fail(last, "no kernel takes any time")
     if not found.accesses:
         file.fail(last, "no kernel uses a tensor")
@@ -212,7 +212,10 @@ def _read_kernel(file: Lines, index: int, tensors: _Tensors, found: _Kernels) ->
     time = _TIME.fullmatch(file.lines[index]) if index < len(file) else None
     if time is None:
         file.unlike(index, "`Execution Time: CYCLES`")
-    cycles = file.whole(index, time[1], "the time in cycles", most=MOST_NS)
+    cycles = file.whole(index, time[1], "the time in cycles", most=found.most_cycles)
+    found.total += cycles
+    if found.total > found.most_cycles:
+        file.fail(index, f"the kernels so far take more than {found.most_cycles} cycles")
     index += 1
     if index < len(file) and _SHAPE.fullmatch(file.lines[index]):
         index += 1

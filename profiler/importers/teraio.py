@@ -25,7 +25,7 @@ from typing import IO, TYPE_CHECKING, Final
 
 import numpy as np
 
-from teraio.profiler.errors import BadInputError
+from teraio.profiler.errors import BadInputError, UsageError
 from teraio.profiler.importers.columns import (
     READWRITE,
     WRITE,
@@ -75,31 +75,11 @@ class Semantics:
     loss_op: int
 
 
-def read_teraio(
-    source: IO[bytes],
-    *,
-    name: str,
-    step_ns: int | None = None,
-    speed_up: Fraction = Fraction(1),
-) -> Trace:
-    """Return the trace of one step in an open `semantics.in`, plain or gzip.
-
-    Device times are divided by `speed_up`, or scaled so that the step takes `step_ns`.
-
-    Raises BadInputError, which names the file and the line, if it is broken or incomplete, and
-    if the scaled step takes no time or more than `MOST_NS`.
-    """
-    semantics = read_semantics(source, name=name)
-    total = sum(semantics.kernel_ns)
-    scale = 1 / speed_up if step_ns is None else Fraction(step_ns, total)
-    if not 1 <= round(total * scale) <= MOST_NS:
-        msg = f"`{name}`: a step of {total} ns, times {float(scale)}, is not 1 to {MOST_NS} ns"
-        raise BadInputError(msg)
-    return _trace(semantics, scale)
-
-
 def read_semantics(source: IO[bytes], *, name: str) -> Semantics:
-    """Return what an open `semantics.in` says, plain or gzip; raises as `read_teraio` does."""
+    """Return what an open `semantics.in` says, plain or gzip.
+
+    Raises BadInputError, which names the file and the line, if it is broken or incomplete.
+    """
     file = lines_of(name, _unpacked(source, name))
     cuda = _cuda(file)
     n_tensors = _count(file, 2, "the number of tensors")
@@ -121,6 +101,52 @@ def read_semantics(source: IO[bytes], *, name: str) -> Semantics:
         kernel_ns,
         loss_op,
     )
+
+
+def trace_of(
+    semantics: Semantics, *, step_ns: int | None = None, speed_up: Fraction = Fraction(1)
+) -> Trace:
+    """Return the trace of one step that a `semantics.in` describes.
+
+    Device times are divided by `speed_up`, or scaled so that the step takes `step_ns`. Raises
+    UsageError if either is not above zero, or the scaled step takes no time or over `MOST_NS`.
+    """
+    scale = _scale(sum(semantics.kernel_ns), step_ns, speed_up)
+    start_ns = cumulative_ns(semantics.kernel_ns, scale)
+    on_device, firsts, lasts, place = _spans(semantics)
+    is_global = semantics.is_global[on_device]
+    n_ops = len(semantics.kernel_ns)
+    forward = semantics.loss_op + 1
+    ops = Ops(
+        names=["kernel"] * n_ops,
+        phases=["forward"] * forward + ["other"] * (n_ops - forward),
+        modules=[""] * n_ops,
+        start_ns=np.array(start_ns),
+    )
+    tensors = Tensors(
+        ids=semantics.ids[on_device],
+        nbytes=semantics.nbytes[on_device],
+        kinds=["other" if outlives else "activation" for outlives in is_global],
+        alloc_op=np.where(is_global, -1, semantics.use_op[firsts]),
+        free_op=np.where(is_global, -1, semantics.use_op[lasts]),
+    )
+    access = np.full(len(place), READWRITE)
+    access[firsts[~is_global]] = WRITE
+    by_op = np.argsort(semantics.use_op, kind="stable")
+    accesses = Accesses(semantics.use_op[by_op], place[by_op], access[by_op])
+    return one_step(ops, tensors, accesses, imported_info("the GPU of a TERAIO trace", 0))
+
+
+def _scale(total_ns: int, step_ns: int | None, speed_up: Fraction) -> Fraction:
+    if speed_up <= 0 or (step_ns is not None and step_ns <= 0):
+        msg = f"times cannot be scaled by {speed_up} to a step of {step_ns} ns"
+        raise UsageError(msg, hint="both must be above zero")
+    scale = 1 / speed_up if step_ns is None else Fraction(step_ns, total_ns)
+    scaled_ns = round(total_ns * scale)
+    if not 1 <= scaled_ns <= MOST_NS:
+        msg = f"the scaled step would take {scaled_ns} ns, not 1 to {MOST_NS}"
+        raise UsageError(msg, hint=f"as recorded, it takes {total_ns} ns")
+    return scale
 
 
 def _unpacked(source: IO[bytes], name: str) -> bytes:
@@ -259,32 +285,6 @@ def _uses(
     if not ops:
         file.fail(len(rows) + 2, "no tensor is used on a CUDA device")
     return np.array(tensors, dtype=np.int64), np.array(ops, dtype=np.int64)
-
-
-def _trace(semantics: Semantics, scale: Fraction) -> Trace:
-    on_device, firsts, lasts, place = _spans(semantics)
-    is_global = semantics.is_global[on_device]
-    start_ns = cumulative_ns(semantics.kernel_ns, scale)
-    n_ops = len(semantics.kernel_ns)
-    forward = semantics.loss_op + 1
-    ops = Ops(
-        names=["kernel"] * n_ops,
-        phases=["forward"] * forward + ["other"] * (n_ops - forward),
-        modules=[""] * n_ops,
-        start_ns=np.array(start_ns),
-    )
-    tensors = Tensors(
-        ids=semantics.ids[on_device],
-        nbytes=semantics.nbytes[on_device],
-        kinds=["other" if outlives else "activation" for outlives in is_global],
-        alloc_op=np.where(is_global, -1, semantics.use_op[firsts]),
-        free_op=np.where(is_global, -1, semantics.use_op[lasts]),
-    )
-    access = np.full(len(place), READWRITE)
-    access[firsts[~is_global]] = WRITE
-    by_op = np.argsort(semantics.use_op, kind="stable")
-    accesses = Accesses(semantics.use_op[by_op], place[by_op], access[by_op])
-    return one_step(ops, tensors, accesses, imported_info("the GPU of a TERAIO trace", 0))
 
 
 def _spans(
