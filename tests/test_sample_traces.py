@@ -1,5 +1,6 @@
 """The sample traces are what their README says, and can be planned for without torch."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,21 @@ from teraio.planner.plan import Offload
 from teraio.planner.plan_file import sha256_of
 from teraio.planner.simulate import simulate
 from teraio.planner.step import idle_intervals, load_step, peak
+from teraio.profiler.importers.g10 import read_g10
+from teraio.profiler.importers.g10_files import find_g10
+from teraio.profiler.importers.teraio import read_semantics, trace_of
 from teraio.profiler.trace import fingerprint, read_trace
 
 FOLDER = Path(__file__).parent.parent / "sample_traces"
 NAMES = ("llama", "gpt2", "convnet", "accumulate")
+IMPORTED = {
+    "g10-bert-256": ("47.760", 7_285_465_648, 1463),
+    "g10-vit-1024": ("45.932", 3_266_145_801, 1563),
+    "g10-senet154-256": ("86.931", 129_431_252_088, 4405),
+    "teraio-llama": ("130.807", 20_249_081_042, 4798),
+}
+"""Peak in GiB, length of the step in ns, tensors. 8,742,558,777, 3,919,374,961 and
+155,317,502,505 cycles at 1.2 GHz are the ideal steps that G10 publishes."""
 MIN_TENSOR = 1 << 20
 
 
@@ -27,8 +39,9 @@ def path(request: pytest.FixtureRequest) -> Path:
 def test_every_trace_is_listed_and_small() -> None:
     listed = (FOLDER / "README.md").read_text()
     found = sorted(file.stem for file in FOLDER.glob("*.parquet"))
-    assert found == sorted(NAMES)
+    assert found == sorted([*NAMES, *IMPORTED])
     assert all(f"teraio profile -o sample_traces/{name}.parquet" in listed for name in NAMES)
+    assert all(f"-o sample_traces/{name}.parquet`" in listed for name in IMPORTED)
     assert all(file.stat().st_size < 2 << 20 for file in FOLDER.glob("*.parquet"))
 
 
@@ -84,3 +97,31 @@ def test_planned_checked_and_simulated(path: Path, share: float) -> None:
 def test_the_least_memory_is_far_below_the_peak(path: Path) -> None:
     step = load_step(read_trace(path))
     assert least_memory(step, idle_intervals(step, MIN_TENSOR)).nbytes < 0.6 * peak(step)
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_imported_traces_have_the_published_peak_and_ideal(name: str) -> None:
+    trace = read_trace(FOLDER / f"{name}.parquet")
+    step = load_step(trace)
+    figures = (f"{peak(step) / (1 << 30):.3f}", step.period_ns, len(step.tensors))
+    assert figures == IMPORTED[name]
+    assert trace.info.fingerprint == ""
+    assert {tensor.kind for tensor in step.tensors} == {"activation", "other"}
+
+
+@pytest.mark.parametrize("name", IMPORTED)
+def test_imported_traces_are_planned_for(name: str) -> None:
+    trace = read_trace(FOLDER / f"{name}.parquet")
+    budget = peak(load_step(trace)) * 9 // 10
+    plan = make_plan(trace, sha256="0" * 64, memory_bytes=budget, hardware=ASSUMED)
+    assert plan.actions
+    assert plan.prediction.peak_bytes <= budget
+
+
+def test_imported_traces_are_what_the_importers_give() -> None:
+    data = Path(__file__).parent / "data"
+    bert = read_g10(find_g10(data / "g10-bert-256.tar.gz"))
+    assert bert.table == read_trace(FOLDER / "g10-bert-256.parquet").table.unify_dictionaries()
+    with (data / "teraio-llama.semantics.in.gz").open("rb") as stream:
+        llama = trace_of(read_semantics(stream, name="llama"), speed_up=Fraction(20))
+    assert llama.table == read_trace(FOLDER / "teraio-llama.parquet").table.unify_dictionaries()
