@@ -30,10 +30,11 @@ class Option(NamedTuple):
 
 
 class Options:
-    """The ways to use each interval of a schedule, as it stands."""
+    """The ways to use each interval of a schedule, as it stands, except those `left_out`."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, left_out: frozenset[int] = frozenset()) -> None:
         self.schedule = schedule
+        self._left_out = left_out
         places = schedule.families
         count = range(len(places))
         self._sizes = np.array([schedule.size(k) for k in count], dtype=np.int64)
@@ -53,7 +54,7 @@ class Options:
 
         The SSD is preferred; host memory serves where the SSD has no time and there is room.
         """
-        if index in self.schedule.placed:
+        if index in self.schedule.placed or index in self._left_out:
             return None
         for tier in self.schedule.tiers_of(index):
             option = self._in_time_to(index, tier)
@@ -69,7 +70,7 @@ class Options:
         """
         first, end = self.schedule.span(index)
         excess = self.schedule.memory.excess(first, end) if first < end else None
-        if excess is None:
+        if excess is None or index in self._left_out:
             return None
         placement = self.schedule.placed.get(index)
         if placement is not None:
@@ -92,7 +93,7 @@ class Options:
             gone = np.where(self._needs_write(tier), gone, schedule.first)
             relief = np.where(self._may[tier], self._relief_limits(gone, start), 0)
             best = np.maximum(best, relief / self._costs_ns(tier))
-        best[list(schedule.placed)] = 0
+        best[[*schedule.placed, *self._left_out]] = 0
         return best
 
     def forced_limits(self) -> NDArray[np.float64]:
@@ -109,6 +110,7 @@ class Options:
             least = np.where(self._may[tier], np.minimum(least, lack), least)
         least[list(schedule.placed)] = 1
         limits: NDArray[np.float64] = self._relief_limits(first, end) / least
+        limits[list(self._left_out)] = 0
         return limits
 
     def _relief_limits(
