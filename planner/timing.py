@@ -34,8 +34,7 @@ class Timeline:
         for op, ns in waits:
             late[op] += ns
         late = np.cumsum(late)
-        ends = np.array([op.end_ns for op in step.ops], dtype=np.int64)
-        return cls(step.starts + late, ends + late, step.period_ns + int(late[-1]))
+        return cls(step.starts + late, step.ends + late, step.period_ns + int(late[-1]))
 
     def start(self, position: int) -> int:
         """Return when the op at `position` starts."""

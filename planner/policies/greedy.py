@@ -36,12 +36,13 @@ stall was between 1.9 % of the ideal step longer with it and 3.9 % shorter, the 
 
 _ATTEMPTS: Final = 24
 _WORK: Final = 100_000
-"""A step that still stalls is planned up to so many times, and as often as its intervals and ops,
-taken together, go into `_WORK`; but three times whatever its size."""
+"""A step that still stalls is planned up to so many times, as often as its intervals and ops,
+taken together, go into `_WORK`, but at least once."""
 
 _ROUNDS: Final = 3
-"""How often the windows are set anew, first for ideal times and then for those that the best
-simulation gave. A fourth round shortened no stall by more than 2 % of itself on those steps."""
+"""How often the windows are set anew in a step within `_WORK`, first for ideal times and then for
+those that the best simulation gave; in a longer step it is done once. A fourth round shortened
+no stall by more than 2 % of itself on those steps."""
 
 _STALE: Final = 500
 """After this many options that turned out worse than their limits, all limits are taken anew."""
@@ -86,8 +87,11 @@ def greedy(problem: Problem) -> Answer:
 
 
 def _attempts(problem: Problem) -> int:
-    work = len(problem.intervals) + len(problem.step.ops)
-    return max(3, min(_ATTEMPTS, _WORK // work))
+    return max(1, min(_ATTEMPTS, _WORK // _work(problem)))
+
+
+def _work(problem: Problem) -> int:
+    return len(problem.intervals) + len(problem.step.ops)
 
 
 class _Timed(NamedTuple):
@@ -197,7 +201,7 @@ def _with_best_windows(schedule: Schedule) -> _Timed:
     step = schedule.problem.step
     best = _relaxed(schedule)
     waits: Sequence[tuple[int, int]] = ()
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS if _work(schedule.problem) <= _WORK else 1):
         if best.simulation.stall_ns == 0:
             break
         retime(schedule, Timeline.of(step, waits))
