@@ -12,6 +12,7 @@ from collections import defaultdict
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from teraio.planner.controls import control_fault
 from teraio.planner.plan import HOST, SSD, Action, Offload, Plan, Prefetch, Traffic
 from teraio.profiler.errors import TeraioError
 
@@ -56,8 +57,8 @@ def check_plan(step: Step, plan: Plan) -> None:
 
     At each op the resident bytes and the workspace fit the budget; no access meets an absent
     tensor; a drop finds a current copy; host bytes fit the host budget; pinned tensors stay;
-    the transfers fit their windows once those are widened by the predicted stall; and the
-    predicted peak and traffic are exact.
+    tensors move only as the plan's controls allow; the transfers fit their windows once those
+    are widened by the predicted stall; and the predicted peak and traffic are exact.
 
     Raises PlanCheckError with the op, the bytes and the action.
     """
@@ -68,6 +69,9 @@ def check_plan(step: Step, plan: Plan) -> None:
             _fail("the actions are not in op order", later)
     moves = _moves(step, plan)
     _check_listed(step, plan, moves)
+    fault = control_fault(step, plan)
+    if fault:
+        _fail(fault)
     for tensor_moves in moves.values():
         _check_copies(tensor_moves)
     everything = [move for tensor_moves in moves.values() for move in tensor_moves]

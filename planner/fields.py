@@ -29,6 +29,10 @@ class Fields:
         msg = f"`{self.label}`: {self.place}: {complaint}"
         raise BadInputError(msg, hint=self.hint)
 
+    def has(self, key: str) -> bool:
+        """Return whether something other than null is under `key`."""
+        return self.values.get(key) is not None
+
     def whole(self, key: str, *, least: int = 0, most: int = _LARGEST) -> int:
         """Return an integer from `least` to `most`."""
         value = self._value(key)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from teraio.planner.fields import Fields, read_json
 from teraio.planner.plan import Hardware, HostLink, Ssd
+from teraio.planner.units import LARGEST
 from teraio.profiler.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ def hardware_from(fields: Fields) -> Hardware:
             read_bytes_per_s=ssd.whole("read_bytes_per_s", least=1),
             write_bytes_per_s=ssd.whole("write_bytes_per_s", least=1),
             latency_ns=ssd.whole("latency_ns"),
+            drives=ssd.whole("drives", least=1) if ssd.has("drives") else 1,
+            tbw_bytes=ssd.whole("tbw_bytes", least=1) if ssd.has("tbw_bytes") else None,
         ),
         host_link=HostLink(
             to_host_bytes_per_s=link.whole("to_host_bytes_per_s", least=1),
@@ -77,3 +80,45 @@ def with_rates(
         link = HostLink(to_host_bytes_per_s=host_link, to_gpu_bytes_per_s=host_link)
         source["host_link"] = "given"
     return Hardware(ssd, link, source)
+
+
+def with_drives(hardware: Hardware, drives: int) -> Hardware:
+    """Return `hardware` with `drives` times its SSDs: their rates add up, the latency stays.
+
+    Raises UsageError unless `drives` is positive and the rates stay below 2^63 bytes per second.
+    """
+    if drives <= 0:
+        msg = f"the number of SSDs must be more than zero: {drives}"
+        raise UsageError(msg, hint="`--ssds 4` plans for four drives of the given rates")
+    if drives == 1:
+        return hardware
+    ssd = hardware.ssd
+    faster = replace(
+        ssd,
+        read_bytes_per_s=ssd.read_bytes_per_s * drives,
+        write_bytes_per_s=ssd.write_bytes_per_s * drives,
+        drives=ssd.drives * drives,
+    )
+    if max(faster.read_bytes_per_s, faster.write_bytes_per_s) > LARGEST:
+        msg = f"{drives} SSDs would give more than {LARGEST} bytes per second"
+        raise UsageError(msg, hint="`--ssds` is the number of drives")
+    source = {
+        key: f"{drives} x {how}" if key in _SSD_RATES else how
+        for key, how in hardware.source.items()
+    }
+    return replace(hardware, ssd=faster, source=source)
+
+
+def with_tbw(hardware: Hardware, tbw_bytes: int) -> Hardware:
+    """Return `hardware` whose drives may each be written `tbw_bytes` in their life.
+
+    Raises UsageError for a number that is not positive.
+    """
+    if tbw_bytes <= 0:
+        msg = f"what may be written to a drive must be more than zero: {tbw_bytes} bytes"
+        raise UsageError(msg, hint="the data sheet of a drive says its TBW, as `1200TB`")
+    source = hardware.source | {"ssd.tbw_bytes": "given"}
+    return replace(hardware, ssd=replace(hardware.ssd, tbw_bytes=tbw_bytes), source=source)
+
+
+_SSD_RATES: Final = ("ssd", "ssd.read_bytes_per_s", "ssd.write_bytes_per_s")

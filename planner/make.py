@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from teraio.planner.absence import planned_peak
 from teraio.planner.bound import lower_bound_ns
 from teraio.planner.check import check_plan
-from teraio.planner.minimum import Least, least_memory
+from teraio.planner.controls import host_only, problem_of
+from teraio.planner.infeasible import infeasible, looser, unreached
+from teraio.planner.minimum import least_memory
 from teraio.planner.plan import (
     HOST,
     SSD,
     Action,
     Budget,
+    Controls,
     Hardware,
     Offload,
     Plan,
@@ -26,22 +31,19 @@ from teraio.planner.plan import (
 )
 from teraio.planner.plan import Policy as PolicyRecord
 from teraio.planner.policies import AUTO, POLICIES
-from teraio.planner.problem import Answer, Policy, Problem
+from teraio.planner.problem import Answer, CannotFitError, Policy, Problem
 from teraio.planner.simulate import simulate_actions
-from teraio.planner.step import Step, demand, idle_intervals, load_step
-from teraio.planner.units import format_bytes
+from teraio.planner.step import Step, demand, load_step
 from teraio.profiler.errors import InfeasibleError, UsageError
 from teraio.profiler.trace import GRANULE
 
 if TYPE_CHECKING:
-    from teraio.planner.step import StepTensor
     from teraio.profiler.trace import Trace
 
-MIN_TENSOR_BYTES: Final = 1 << 20
-"""Smaller tensors stay: TERAIO's planner, too, leaves those under about 2 MB alone, and at 1 MiB
-a PCIe 4.0 drive spends over a tenth of a transfer on its latency."""
+_LONGEST_NS: Final = 2**63 - 1
+"""The longest step that a plan file can hold: 292 years."""
 
-_TENSORS_NAMED: Final = 5
+_DEFAULT: Final = Controls()
 
 
 def make_plan(
@@ -53,33 +55,44 @@ def make_plan(
     hardware: Hardware,
     policy: str = "auto",
     or_minimum: bool = False,
-    min_tensor_bytes: int = MIN_TENSOR_BYTES,
     margin: float = 0.0,
+    controls: Controls = _DEFAULT,
+    time_limit_s: float = 60.0,
+    step: Step | None = None,
+    answering: Policy | None = None,
 ) -> Plan:
     """Return a plan, proven by the checker, for the last complete step of `trace`.
 
-    `sha256` is that of the trace's file. A step that fits the budget gets a plan without
-    actions. With `or_minimum` a budget below the least possible memory is raised to it.
+    `sha256` is that of the trace's file; `step` is that step if the caller has loaded it. A step
+    that fits the budget gets a plan without actions. With `or_minimum` a budget below the least
+    possible memory is raised to it. Host memory that `controls` rule out is not in the plan's
+    budget. A policy with a solver stops after `time_limit_s` seconds. With `answering`, that
+    answers and the plan calls it `policy`.
 
-    Raises UsageError for an unknown policy or a margin outside 0 to 1, and InfeasibleError,
-    which says what the least possible memory is and what sets it, for a budget below that.
+    Raises UsageError for an unknown policy, a control that cannot be meant or a margin outside
+    0 to 1, InfeasibleError, which says what the least possible memory is and what sets it, for a
+    budget below that, and CannotFitError if the policy finds nothing under the other limits.
     """
     policy = AUTO if policy == "auto" else policy
-    _require_usable(policy, host_bytes, margin)
-    step = load_step(trace)
-    intervals = tuple(idle_intervals(step, min_tensor_bytes))
-    least = least_memory(step, intervals)
+    _require_usable(AUTO if answering else policy, margin, time_limit_s)
+    controls = _usable(controls, host_bytes)
+    host_bytes = host_bytes if HOST in controls.tiers else 0
+    step = load_step(trace) if step is None else step
     budget = Budget(memory_bytes, host_bytes, margin)
+    problem = problem_of(step, budget, hardware, controls, time_limit_s)
+    least = least_memory(step, problem.intervals, host_only(problem), problem.host_bytes)
     if budget.planned_bytes < least.nbytes:
-        possible = _with_planned_bytes(least.nbytes, host_bytes, margin)
+        possible = _with_planned_bytes(least.nbytes, budget)
         if not or_minimum:
-            raise _infeasible(step, budget, least, possible, min_tensor_bytes)
-        budget = possible
-    problem = Problem(step, intervals, budget.planned_bytes, host_bytes, hardware)
-    started = time.perf_counter()
-    answer = _answer(problem, POLICIES[policy])
-    seconds = time.perf_counter() - started
-    record = PolicyRecord(policy, seconds, answer.solver, answer.status, answer.gap)
+            raise infeasible(problem, budget, least, possible, controls)
+        problem, budget = replace(problem, planned_bytes=possible.planned_bytes), possible
+    answer, record = _answer(problem, answering or POLICIES[policy], policy)
+    peak_bytes = planned_peak(step, answer.actions)
+    if budget.planned_bytes < peak_bytes:
+        possible = _with_planned_bytes(peak_bytes, budget)
+        if not or_minimum:
+            raise unreached(problem, budget, policy, possible)
+        problem, budget = replace(problem, planned_bytes=possible.planned_bytes), possible
     plan = Plan(
         trace=_trace_ref(trace, step, sha256),
         hardware=hardware,
@@ -88,73 +101,67 @@ def make_plan(
         prediction=_prediction(problem, answer.actions),
         tensors=_planned_tensors(step, answer.actions),
         actions=answer.actions,
+        controls=controls,
     )
     check_plan(step, plan)
     return plan
 
 
-def _require_usable(policy: str, host_bytes: int, margin: float) -> None:
+def _require_usable(policy: str, margin: float, time_limit_s: float) -> None:
     if policy not in POLICIES:
         msg = f"unknown policy: `{policy}`"
         raise UsageError(msg, hint=f"the policies are {', '.join(['auto', *POLICIES])}")
     if not 0 <= margin < 1:
         msg = f"the margin must be a share from 0 to less than 1: {margin}"
         raise UsageError(msg, hint="a margin of `5%` keeps the plan that much below the budget")
-    if host_bytes < 0:
-        msg = f"host memory must not be negative: {host_bytes} bytes"
-        raise UsageError(msg, hint="leave it out to use no host memory")
+    if not 0 < time_limit_s < math.inf:
+        msg = f"the time limit must be more than zero seconds: {time_limit_s}"
+        raise UsageError(msg, hint="`--time-limit 60` lets a solver search for a minute")
 
 
-def _with_planned_bytes(planned_bytes: int, host_bytes: int, margin: float) -> Budget:
-    """Return the budget that leaves `planned_bytes` after its margin."""
-    budget = Budget(planned_bytes, host_bytes, margin)
+def _usable(controls: Controls, host_bytes: int) -> Controls:
+    """Return `controls` with the tiers that are there."""
+    amounts = {
+        "host memory": host_bytes,
+        "the least size of a tensor to move": controls.min_tensor_bytes,
+        "what a step may write to the SSD": controls.ssd_write_bytes or 0,
+    }
+    for what, nbytes in amounts.items():
+        if nbytes < 0:
+            msg = f"{what} must not be negative: {nbytes} bytes"
+            raise UsageError(msg, hint="leave it out to set no limit of your own")
+    unknown = set(controls.tiers) - {SSD, HOST}
+    if unknown:
+        msg = f"there is no tier `{min(unknown)}`"
+        raise UsageError(msg, hint="the tiers are `ssd` and `host`")
+    there = tuple(t for t in (SSD, HOST) if t in controls.tiers and (t == SSD or host_bytes))
+    if not there:
+        msg = "tensors may move to host memory only, and there is none for them"
+        raise UsageError(msg, hint="give some, as `--host-memory 32GiB`, or allow the SSD")
+    return replace(controls, tiers=there)
+
+
+def _with_planned_bytes(planned_bytes: int, like: Budget) -> Budget:
+    """Return the budget `like` another that leaves `planned_bytes` after its margin."""
+    budget = replace(like, memory_bytes=planned_bytes)
     while budget.planned_bytes < planned_bytes:
         lack = planned_bytes - budget.planned_bytes
-        more = max(1, int(lack / (1 - margin)))
-        budget = Budget(budget.memory_bytes + more, host_bytes, margin)
+        more = max(1, int(lack / (1 - like.margin)))
+        budget = replace(budget, memory_bytes=budget.memory_bytes + more)
     return budget
 
 
-def _infeasible(
-    step: Step, budget: Budget, least: Least, possible: Budget, min_tensor_bytes: int
-) -> InfeasibleError:
-    op = step.ops[least.op]
-    where = f"`{op.name}`" + (f" in `{op.module}`" if op.module else "")
-    lines = [
-        f"no plan fits {_both(budget.memory_bytes)}"
-        + (f" less a margin of {budget.margin:.1%}" if budget.margin else "")
-        + f": the least possible is {_both(possible.memory_bytes)}",
-        f"op {least.op}, {where}, sets it: alive there are",
-    ]
-    lines += [
-        f"  {format_bytes(tensor.size)} {tensor.kind} {tensor.name or f'tensor {tensor.id}'}"
-        for tensor in least.tensors[:_TENSORS_NAMED]
-    ]
-    rest = least.tensors[_TENSORS_NAMED:]
-    if rest:
-        lines.append(f"  {format_bytes(sum(t.size for t in rest))} in {len(rest)} smaller tensors")
-    if least.workspace_bytes:
-        lines.append(f"  {format_bytes(least.workspace_bytes)} workspace of the op")
-    idle = sum(t.size for t in least.tensors if t.size < min_tensor_bytes and _idle(t, least.op))
-    if idle:
-        smallest = f"tensors under {format_bytes(min_tensor_bytes)}, which stay (`--min-tensor`)"
-        lines.append(f"{format_bytes(idle)} of it is idle there in {smallest}")
-    hint = f"take `--memory {possible.memory_bytes}`, or `--or-minimum` for just that"
-    return InfeasibleError("\n".join(lines), hint=hint)
-
-
-def _idle(tensor: StepTensor, op: int) -> bool:
-    return all(use.op != op for use in tensor.uses)
-
-
-def _both(nbytes: int) -> str:
-    return f"{nbytes} bytes ({format_bytes(nbytes)})"
-
-
-def _answer(problem: Problem, policy: Policy) -> Answer:
-    if int(demand(problem.step).max()) <= problem.planned_bytes:
-        return Answer(())
-    return policy(problem)
+def _answer(problem: Problem, policy: Policy, name: str) -> tuple[Answer, PolicyRecord]:
+    """Return the policy's answer, none where the step fits without, and how it was found."""
+    started = time.perf_counter()
+    fits = int(demand(problem.step).max()) <= problem.planned_bytes
+    try:
+        answer = Answer(()) if fits else policy(problem)
+    except CannotFitError as error:
+        error.hint = error.hint or looser(problem)
+        raise
+    seconds = time.perf_counter() - started
+    return answer, PolicyRecord(name, seconds, answer.solver, answer.status, answer.gap)
 
 
 def _trace_ref(trace: Trace, step: Step, sha256: str) -> TraceRef:
@@ -186,6 +193,9 @@ def _planned_tensors(step: Step, actions: tuple[Action, ...]) -> tuple[PlannedTe
 
 def _prediction(problem: Problem, actions: tuple[Action, ...]) -> Prediction:
     simulation = simulate_actions(problem.step, problem.hardware, actions)
+    if simulation.step_ns > _LONGEST_NS:
+        msg = f"a step would take {simulation.step_ns} ns, more than a plan can say"
+        raise InfeasibleError(msg, hint="check the rates, and that they are bytes per second")
     return Prediction(
         ideal_ns=simulation.ideal_ns,
         step_ns=simulation.step_ns,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from teraio.planner.step import demand
+from teraio.planner.step import covers, demand
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from numpy.typing import NDArray
 
@@ -21,31 +21,41 @@ if TYPE_CHECKING:
 class Least:
     """The least memory: `nbytes`, the op that sets it and what must be resident there.
 
-    `tensors` are sorted by size, the largest first.
+    `tensors` are sorted by size, the largest first. `host_lack_bytes` of other tensors are
+    resident there only because host memory, the one tier they may go to, cannot hold them.
     """
 
     nbytes: int
     op: int
     workspace_bytes: int
     tensors: tuple[StepTensor, ...]
+    host_lack_bytes: int = 0
 
 
-def least_memory(step: Step, intervals: Sequence[Interval]) -> Least:
+def least_memory(
+    step: Step,
+    intervals: Sequence[Interval],
+    host_only: Container[int] = (),
+    host_bytes: int = 0,
+) -> Least:
     """Return the least bytes in which the step can run if only `intervals` may be used.
 
     At each op stays what it uses, what is pinned or too small to move, and what is not inside
-    an idle interval; the op with the most of it sets the least.
+    an idle interval; of the tensors `host_only` no more than `host_bytes` can be away at once.
+    The op with the most of it sets the least.
     """
-    needed = demand(step) - absent_bytes(step, intervals)
+    to_host = [interval for interval in intervals if interval.tensor in host_only]
+    lack = np.maximum(absent_bytes(step, to_host) - host_bytes, 0)
+    needed = demand(step) - absent_bytes(step, intervals) + lack
     op = int(np.argmax(needed))
-    n_ops = len(step.ops)
-    away = {i.tensor for i in intervals if (op - i.after_op - 1) % n_ops < _ops_inside(i)}
+    away = {i.tensor for i in intervals if covers(i, op, len(step.ops))}
     staying = (t for i, t in enumerate(step.tensors) if i not in away and _alive(t, op))
     return Least(
         nbytes=int(needed[op]),
         op=op,
         workspace_bytes=step.ops[op].workspace_bytes,
         tensors=tuple(sorted(staying, key=lambda tensor: (-tensor.size, tensor.id))),
+        host_lack_bytes=int(lack[op]),
     )
 
 
@@ -59,10 +69,6 @@ def absent_bytes(step: Step, intervals: Sequence[Interval]) -> NDArray[np.int64]
     np.subtract.at(change, ends, sizes)
     away = np.cumsum(change[:-1])
     return away[:n_ops] + away[n_ops:]
-
-
-def _ops_inside(interval: Interval) -> int:
-    return interval.needed_by_op - interval.after_op - 1
 
 
 def _alive(tensor: StepTensor, op: int) -> bool:

@@ -12,14 +12,24 @@ from typing import Final
 SSD: Final = "ssd"
 HOST: Final = "host"
 
+MIN_TENSOR_BYTES: Final = 1 << 20
+"""Smaller tensors stay: TERAIO's planner, too, leaves those under about 2 MB alone, and at 1 MiB
+a PCIe 4.0 drive spends over a tenth of a transfer on its latency."""
+
 
 @dataclass(frozen=True)
 class Ssd:
-    """What the SSDs of one rank give together: bytes per second, and ns before the first byte."""
+    """What the SSDs of one rank give together: bytes per second, and ns before the first byte.
+
+    They are `drives` alike. `tbw_bytes` is what may be written to each of them in its life by
+    its data sheet ("TBW"); None if nobody said.
+    """
 
     read_bytes_per_s: int
     write_bytes_per_s: int
     latency_ns: int
+    drives: int = 1
+    tbw_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +64,27 @@ class Budget:
     def planned_bytes(self) -> int:
         """The device bytes the plan may use: the budget less the margin."""
         return self.memory_bytes - int(self.memory_bytes * self.margin)
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What the user ruled about moves, beside the budget.
+
+    Only `tiers` are used. Tensors that a regular expression of `keep` matches stay on the device,
+    as do those that take less than `min_tensor_bytes`; those that one of `never_ssd` matches may
+    go to host memory only (what is matched: `controls.texts`). A step writes at most
+    `ssd_write_bytes` to the SSD; None sets no limit.
+    """
+
+    tiers: tuple[str, ...] = (SSD, HOST)
+    keep: tuple[str, ...] = ()
+    never_ssd: tuple[str, ...] = ()
+    min_tensor_bytes: int = MIN_TENSOR_BYTES
+    ssd_write_bytes: int | None = None
+
+
+NO_CONTROLS: Final = Controls(min_tensor_bytes=0)
+"""Nothing is ruled: what a plan file that records no controls is read as."""
 
 
 @dataclass(frozen=True)
@@ -178,3 +209,4 @@ class Plan:
     prediction: Prediction
     tensors: tuple[PlannedTensor, ...]
     actions: tuple[Action, ...]
+    controls: Controls = NO_CONTROLS

@@ -14,13 +14,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from teraio.planner.controls import pattern_fault
 from teraio.planner.fields import Fields, read_json
 from teraio.planner.hardware import hardware_from
 from teraio.planner.plan import (
     HOST,
+    NO_CONTROLS,
     SSD,
     Action,
     Budget,
+    Controls,
     Offload,
     Plan,
     PlannedTensor,
@@ -54,6 +57,7 @@ def write_plan(plan: Plan, sink: Path | IO[str]) -> None:
         "trace": _block("{", _trace_lines(plan.trace), "}"),
         "hardware": _line(asdict(plan.hardware)),
         "budget": _line(asdict(plan.budget)),
+        "controls": _line(asdict(plan.controls)),
         "policy": _line(asdict(plan.policy) | {"seconds": None}),
         "prediction": _line(asdict(plan.prediction)),
         "tensors": _block("[", (_line(asdict(tensor)) for tensor in plan.tensors), "]"),
@@ -88,6 +92,7 @@ def read_plan(source: Path | IO[str], *, name: str = "") -> Plan:
         prediction=_prediction(fields.inner("prediction")),
         tensors=tensors,
         actions=actions,
+        controls=_controls(fields.inner("controls")) if fields.has("controls") else NO_CONTROLS,
     )
 
 
@@ -207,6 +212,34 @@ def _budget(fields: Fields) -> Budget:
         host_bytes=fields.whole("host_bytes"),
         margin=fields.share("margin"),
     )
+
+
+def _controls(fields: Fields) -> Controls:
+    limited = fields.has("ssd_write_bytes")
+    return Controls(
+        tiers=_strings(fields, "tiers", _TIERS),
+        keep=_patterns(fields, "keep"),
+        never_ssd=_patterns(fields, "never_ssd"),
+        min_tensor_bytes=fields.whole("min_tensor_bytes"),
+        ssd_write_bytes=fields.whole("ssd_write_bytes") if limited else None,
+    )
+
+
+def _strings(fields: Fields, key: str, known: tuple[str, ...] = ()) -> tuple[str, ...]:
+    found = fields.items(key)
+    for value in found:
+        if not isinstance(value, str) or (known and value not in known):
+            fields.fail(f"`{key}` holds {_line(value)}, which is none of its values")
+    return tuple(found)
+
+
+def _patterns(fields: Fields, key: str) -> tuple[str, ...]:
+    patterns = _strings(fields, key)
+    for pattern in patterns:
+        complaint = pattern_fault(pattern)
+        if complaint:
+            fields.fail(f"`{key}` holds `{pattern}`, no regular expression: {complaint}")
+    return patterns
 
 
 def _policy(fields: Fields) -> Policy:

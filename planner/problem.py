@@ -20,7 +20,8 @@ class Problem:
 
     At most `host_bytes` of host memory may hold copies. With `ssd` false nothing goes to the
     SSD, and the tensors `never_ssd` (indices into `Step.tensors`) do not either way. A step may
-    write at most `ssd_write_bytes` to the SSD; None sets no limit.
+    write at most `ssd_write_bytes` to the SSD; None sets no limit. A policy with a solver answers
+    with the best that it has found after `time_limit_s` seconds.
     """
 
     step: Step
@@ -31,6 +32,7 @@ class Problem:
     ssd: bool = True
     never_ssd: frozenset[int] = frozenset()
     ssd_write_bytes: int | None = None
+    time_limit_s: float = 60.0
 
     def tiers(self, tensor: int) -> tuple[str, ...]:
         """Return the tiers that may hold a copy of `tensor`, in the order of preference."""

@@ -101,6 +101,11 @@ class Step:
         return np.array([op.start_ns for op in self.ops], dtype=np.int64)
 
     @cached_property
+    def ends(self) -> NDArray[np.int64]:
+        """When each op ends, in ns."""
+        return np.array([op.end_ns for op in self.ops], dtype=np.int64)
+
+    @cached_property
     def slots(self) -> NDArray[np.int64]:
         """The ns from each op's start to the next one's; the last op's next is op 0."""
         return np.diff(self.starts, append=self.period_ns + self.starts[0])
@@ -149,10 +154,27 @@ def idle_intervals(step: Step, min_tensor_bytes: int) -> list[Interval]:
     for index, tensor in enumerate(step.tensors):
         if tensor.pinned or not tensor.uses or tensor.size < max(min_tensor_bytes, 1):
             continue
-        ops = [use.op for use in tensor.uses]
-        following = [*ops[1:], ops[0] + n_ops] if tensor.persistent else ops[1:]
-        found += [Interval(index, a, n) for a, n in zip(ops, following, strict=False) if n >= a + 2]
+        found += intervals_of(index, tensor, n_ops)
     return found
+
+
+def intervals_of(index: int, tensor: StepTensor, n_ops: int) -> list[Interval]:
+    """Return the idle intervals with an op inside of tensor `index`, whatever its size."""
+    ops = [use.op for use in tensor.uses]
+    following = [*ops[1:], *(op + n_ops for op in ops[:1])] if tensor.persistent else ops[1:]
+    return [Interval(index, a, n) for a, n in zip(ops, following, strict=False) if n >= a + 2]
+
+
+def covers(interval: Interval, op: int, n_ops: int) -> bool:
+    """Return whether `op`, of a step of `n_ops`, is inside `interval`."""
+    return (op - interval.after_op - 1) % n_ops < interval.needed_by_op - interval.after_op - 1
+
+
+def idle_ns(step: Step, interval: Interval) -> int:
+    """Return how long `interval` lasts with unlimited memory, in ns."""
+    turns, op = divmod(interval.needed_by_op, len(step.ops))
+    starts = step.ops[op].start_ns + turns * step.period_ns
+    return starts - step.ops[interval.after_op].end_ns
 
 
 def load_step(trace: Trace) -> Step:

@@ -18,6 +18,8 @@ _UNITS: Final = {
 }  # fmt: skip
 _NUMBER: Final = re.compile(r"\s*(-?\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)\s*", re.ASCII)
 _SIZE_FORMS: Final = "write a size as `24GiB`, `24GB`, `512MiB` or a number of bytes"
+_TIMES: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_TIME_FORMS: Final = "write a time as `1.5s` or `20ms`"
 _RATE_FORMS: Final = "write a rate as `6.7GB/s` or `900MiB/s`"
 
 
@@ -27,6 +29,11 @@ def parse_size(text: str) -> int:
     Raises UsageError for an unknown unit and for a size that is not positive or is too large.
     """
     return _positive(text, _quantity(text, _SIZE_FORMS), "size", _SIZE_FORMS)
+
+
+def parse_limit(text: str) -> int:
+    """Return the bytes that `text` names, as `parse_size` does, or 0 for `0`."""
+    return 0 if _quantity(text, _SIZE_FORMS) == 0 else parse_size(text)
 
 
 def parse_rate(text: str) -> int:
@@ -39,6 +46,23 @@ def parse_rate(text: str) -> int:
         msg = f"not a rate: `{text}`"
         raise UsageError(msg, hint=_RATE_FORMS)
     return _positive(text, _quantity(number, _RATE_FORMS), "rate", _RATE_FORMS)
+
+
+def parse_time(text: str) -> int:
+    """Return the ns that `text` names, as in `1.5s`, `20ms`, `30us` or `400ns`.
+
+    Raises UsageError for an unknown unit and for a time that is not positive or is too long.
+    """
+    match = _NUMBER.fullmatch(text)
+    scale = _TIMES.get(match[2]) if match else None
+    if match is None or scale is None:
+        msg = f"not a time: `{text}`"
+        raise UsageError(msg, hint=_TIME_FORMS)
+    ns = int(Fraction(match[1]) * scale)
+    if not 0 < ns <= LARGEST:
+        msg = f"a time must be more than zero and at most {LARGEST} ns: `{text}`"
+        raise UsageError(msg, hint=_TIME_FORMS)
+    return ns
 
 
 def parse_memory(text: str, peak_bytes: int) -> int:
@@ -56,6 +80,11 @@ def parse_memory(text: str, peak_bytes: int) -> int:
 def format_bytes(nbytes: int) -> str:
     """Return bytes in binary units: `1.25 GiB`, `512 B`."""
     return _scaled(nbytes, (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)), "B")
+
+
+def format_written(nbytes: int) -> str:
+    """Return bytes in decimal units, as the endurance of drives is given: `1.20 TB`."""
+    return _scaled(nbytes, (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)), "B")
 
 
 def format_rate(bytes_per_s: int) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shlex
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -15,14 +14,19 @@ from teraio_cli.outputs import (
     input_label,
     open_input,
     open_output,
+    print_json,
     require_output,
     say,
     text_of,
 )
 
 if TYPE_CHECKING:
-    from teraio.planner.plan import Hardware, Plan
+    from teraio.planner.plan import Plan
+    from teraio.planner.step import Step
     from teraio.profiler.trace import Trace
+
+_TOP: Final = 10
+"""How many tensors and actions the summary lists, as `teraio inspect` does."""
 
 
 def plan(
@@ -34,11 +38,25 @@ def plan(
         ),
     ],
     output: Annotated[
-        str, typer.Option("-o", "--output", metavar="PATH", help="The plan; `-` is stdout.")
-    ] = "plan.json",
+        str | None,
+        typer.Option(
+            "-o",
+            "--output",
+            metavar="PATH",
+            help="The plan; `-` is stdout. Default plan.json, or none with --explain.",
+        ),
+    ] = None,
     host_memory: Annotated[
         str, typer.Option(metavar="SIZE", help="Host memory that tensors may take.")
     ] = "0",
+    tiers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIERS",
+            help="Where tensors may go: ssd, host or ssd,host. Default ssd, and host if "
+            "--host-memory gives some.",
+        ),
+    ] = None,
     hardware: Annotated[
         str | None, typer.Option(metavar="FILE", help="What `teraio bench` measured.")
     ] = None,
@@ -51,50 +69,125 @@ def plan(
     host_link: Annotated[
         str | None, typer.Option(metavar="RATE", help="What the host link gives each way.")
     ] = None,
-    policy: Annotated[
-        str, typer.Option(metavar="NAME", help="How to search: auto, greedy.")
-    ] = "auto",
-    or_minimum: Annotated[
-        bool, typer.Option("--or-minimum", help="Take the least possible memory if that is more.")
-    ] = False,
+    ssds: Annotated[
+        int, typer.Option(metavar="N", help="Plan for N times the SSDs that the rates are of.")
+    ] = 1,
+    tbw: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What one SSD may be written, as 1200TB.")
+    ] = None,
+    ssd_writes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="The most a step may write to the SSDs.")
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REGEX", help="Tensors that stay on the device; may be repeated."),
+    ] = None,
+    never_ssd: Annotated[
+        list[str] | None,
+        typer.Option(metavar="REGEX", help="Tensors for host memory only; may be repeated."),
+    ] = None,
     min_tensor: Annotated[
         str, typer.Option(metavar="SIZE", help="Smaller tensors stay on the device.")
     ] = "1MiB",
     margin: Annotated[
         str, typer.Option(metavar="PCT", help="Share of the memory to leave free.")
     ] = "0%",
+    or_minimum: Annotated[
+        bool, typer.Option("--or-minimum", help="Take the least possible memory if that is more.")
+    ] = False,
+    policy: Annotated[
+        str, typer.Option(metavar="NAME", help="How to search: auto, greedy.")
+    ] = "auto",
+    time_limit: Annotated[
+        float, typer.Option(metavar="S", help="Seconds that a policy with a solver may take.")
+    ] = 60.0,
+    explain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TENSOR", help="Show why this tensor (id, name or REGEX) moves or stays."
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary or the explanation as JSON.")
+    ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
 ) -> None:
     """Decide what moves where and when, for a memory budget.
 
     If the budget cannot be met, the error says what the least possible memory is and which op
-    sets it.
+    sets it. REGEX is searched for in names as `teraio inspect` shows them, and in KIND:NAME, as
+    in `^optimizer_state:`.
     """
+    from teraio.planner.explain import find_tensor
     from teraio.planner.make import make_plan
-    from teraio.planner.plan_file import write_plan
     from teraio.planner.step import load_step, peak
-    from teraio.planner.units import parse_memory, parse_size
+    from teraio.planner.units import parse_limit, parse_memory
+    from teraio_cli.plan_options import controls_of, hardware_of, parse_share
+    from teraio_cli.plan_report import report, warn_of_controls
 
-    channels = _hardware(hardware, ssd_read, ssd_write, host_link)
+    output = _output(output, prints=as_json or explain is not None, explains=explain is not None)
+    channels = hardware_of(
+        hardware, ssd_read=ssd_read, ssd_write=ssd_write, host_link=host_link, ssds=ssds, tbw=tbw
+    )
+    host_bytes = parse_limit(host_memory)
+    controls = controls_of(
+        tiers=tiers, host_bytes=host_bytes, keep=keep or (), never_ssd=never_ssd or (),
+        min_tensor=min_tensor, ssd_writes=ssd_writes,
+    )  # fmt: skip
     recorded, sha256 = _read(trace)
-    peak_bytes = peak(load_step(recorded))
+    step = load_step(recorded)
+    peak_bytes = peak(step)
     memory_bytes = parse_memory(memory, peak_bytes)
-    require_output(output, force=force)
+    warn_of_controls(step, controls, host_bytes)
+    tensor = None if explain is None else find_tensor(step, explain)
+    if output is not None:
+        require_output(output, force=force)
     made = make_plan(
         recorded,
         sha256=sha256,
         memory_bytes=memory_bytes,
-        host_bytes=0 if host_memory == "0" else parse_size(host_memory),
+        host_bytes=host_bytes,
         hardware=channels,
         policy=policy,
         or_minimum=or_minimum,
-        min_tensor_bytes=parse_size(min_tensor),
         margin=parse_share(margin),
+        controls=controls,
+        time_limit_s=time_limit,
+        step=step,
     )
+    if output is not None:
+        _write(made, output, force=force)
+    report(made, step, peak_bytes, memory_bytes)
+    _print(made, step, tensor, as_json=as_json)
+    _name_next(output, recorded)
+
+
+def _output(named: str | None, *, prints: bool, explains: bool) -> str | None:
+    """Return where the plan goes, None if nowhere."""
+    if named == STDIO and prints:
+        msg = "the plan and what is to be printed cannot both go to stdout"
+        raise UsageError(msg, hint="name a file with `-o`")
+    return named if named is not None or explains else "plan.json"
+
+
+def _write(made: Plan, output: str, *, force: bool) -> None:
+    from teraio.planner.plan_file import write_plan
+
     with open_output(output, force=force) as stream, text_of(stream) as text:
         write_plan(made, text)
-    _report(made, peak_bytes, memory_bytes)
-    _name_next(output, recorded)
+
+
+def _print(made: Plan, step: Step, tensor: int | None, *, as_json: bool) -> None:
+    """Print the explanation of a tensor or the plan's summary, as far as wanted, on stdout."""
+    from teraio.planner.explain import explain
+    from teraio_cli.explain_tables import print_explanation
+    from teraio_cli.plan_summary import summarise_plan
+
+    if tensor is not None:
+        say("")
+        print_explanation(explain(step, made, tensor), as_json=as_json)
+    elif as_json:
+        print_json(summarise_plan(made, _TOP))
 
 
 def _read(source: str) -> tuple[Trace, str]:
@@ -106,67 +199,10 @@ def _read(source: str) -> tuple[Trace, str]:
         return trace, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _hardware(
-    file: str | None, ssd_read: str | None, ssd_write: str | None, host_link: str | None
-) -> Hardware:
-    from teraio.planner.hardware import ASSUMED, read_hardware, with_rates
-    from teraio.planner.units import parse_rate
-
-    def rate(text: str | None) -> int | None:
-        return None if text is None else parse_rate(text)
-
-    return with_rates(
-        read_hardware(Path(file)) if file else ASSUMED,
-        ssd_read=rate(ssd_read),
-        ssd_write=rate(ssd_write),
-        host_link=rate(host_link),
-    )
-
-
-def parse_share(text: str) -> float:
-    """Return the share that `5%` or `5` names, from 0 to less than 1.
-
-    Raises UsageError for anything else.
-    """
-    try:
-        share = float(text.removesuffix("%")) / 100
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 1:
-        msg = f"not a percentage from 0 to less than 100: `{text}`"
-        raise UsageError(msg, hint="write a share as `5%`")
-    return share
-
-
-def _report(made: Plan, peak_bytes: int, asked_bytes: int) -> None:
-    from teraio.planner.units import format_bytes, format_ns
-    from teraio_cli.tables import format_bound
-
-    cost = made.prediction
-    with_plan = format_bytes(cost.peak_bytes)
-    raised = ", the least possible" if made.budget.memory_bytes > asked_bytes else ""
-    more = cost.step_ns / cost.ideal_ns - 1
-    say(f"peak         {format_bytes(peak_bytes)} without, {with_plan} with the plan")
-    say(f"budget       {format_bytes(made.budget.memory_bytes)}{raised}")
-    say(f"step         {format_ns(cost.ideal_ns)} ideal, {format_ns(cost.step_ns)} predicted")
-    say(f"stall        {format_ns(cost.stall_ns)}, {more:.1%} of the ideal step")
-    say(f"lower bound  {format_bound(cost.step_ns, cost.lower_bound_ns)}")
-    for tier, moved in (("ssd", cost.ssd), ("host", cost.host)):
-        if moved.to_tier_bytes or moved.to_gpu_bytes:
-            say(
-                f"{tier:<12} {format_bytes(moved.to_tier_bytes)} out, "
-                f"{format_bytes(moved.to_gpu_bytes)} back, "
-                f"{format_bytes(moved.dropped_bytes)} dropped in each step"
-            )
-    if made.actions:
-        say(f"tensors      {len(made.tensors)} move, in {len(made.actions)} actions")
-    else:
-        say("tensors      none has to move: the step fits")
-    sources = "; ".join(f"{name} {text}" for name, text in made.hardware.source.items())
-    say(f"rates        {sources}")
-
-
-def _name_next(output: str, trace: Trace) -> None:
+def _name_next(output: str | None, trace: Trace) -> None:
+    if output is None:
+        say("\nno plan was written; next: the same with `-o plan.json`")
+        return
     file = "PLAN" if output == STDIO else shlex.quote(output)
     if trace.info.fingerprint:
         say(f"\nnext: teraio run {file} {shlex.join(trace.info.command) or 'SCRIPT'}")

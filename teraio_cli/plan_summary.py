@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from teraio.planner.endurance import endurance
 from teraio.planner.plan import Offload
 
 if TYPE_CHECKING:
@@ -28,8 +29,10 @@ def summarise_plan(plan: Plan, top: int) -> dict[str, Any]:
         },
         "hardware": asdict(plan.hardware),
         "budget": asdict(plan.budget),
+        "controls": asdict(plan.controls),
         "policy": asdict(plan.policy),
         "prediction": asdict(plan.prediction),
+        "endurance": asdict(endurance(plan)),
         "tensors": len(plan.tensors),
         "actions": _counts(plan.actions),
         "moving": [_tensor(tensor, moved[tensor.id]) for tensor in busiest[:top]],

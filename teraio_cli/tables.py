@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
-from teraio.planner.units import format_bytes, format_ns, format_rate
+from teraio.planner.units import format_bytes, format_ns, format_rate, format_written
 from teraio_cli.outputs import print_table
 
 if TYPE_CHECKING:
@@ -123,9 +123,36 @@ def _plan_facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("lower bound", format_bound(cost["step_ns"], cost["lower_bound_ns"])),
         ("actions", ", ".join(f"{count} {name}" for name, count in actions.items())),
+        ("ssd wear", endurance_fact(summary["endurance"])),
+        *_controls_facts(summary["controls"]),
         *_hardware_facts(summary["hardware"]),
         ("trace", f"{summary['trace']['ops']} ops, sha256 {summary['trace']['sha256'][:12]}"),
     ]
+
+
+def _controls_facts(controls: dict[str, Any]) -> list[tuple[str, str]]:
+    limit = controls["ssd_write_bytes"]
+    facts = [
+        ("tiers", ", ".join(controls["tiers"])),
+        ("kept", ", ".join(controls["keep"])),
+        ("never on ssd", ", ".join(controls["never_ssd"])),
+        ("smallest moved", format_bytes(controls["min_tensor_bytes"])),
+        ("write limit", "" if limit is None else f"{format_bytes(limit)} to the SSD in a step"),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def endurance_fact(wear: dict[str, Any]) -> str:
+    """Return what a plan's writes do to its SSDs (`planner.endurance.Endurance` as a dict)."""
+    text = (
+        f"{format_written(wear['step_bytes'])} written in a step, "
+        f"{format_written(wear['day_bytes'])} in a day"
+    )
+    if wear["days"] is None:
+        return text
+    rated = f"the rated {format_written(wear['tbw_bytes'])}"
+    every = f" of each of {wear['drives']} drives" if wear["drives"] > 1 else ""
+    return f"{text}: {wear['days']:,.1f} days to {rated}{every}"
 
 
 def _hardware_facts(hardware: dict[str, Any]) -> list[tuple[str, str]]:
@@ -134,7 +161,7 @@ def _hardware_facts(hardware: dict[str, Any]) -> list[tuple[str, str]]:
         (
             "ssd",
             f"reads {format_rate(ssd['read_bytes_per_s'])}, "
-            f"writes {format_rate(ssd['write_bytes_per_s'])}",
+            f"writes {format_rate(ssd['write_bytes_per_s'])}, {_drives(ssd)}",
         ),
         (
             "host link",
@@ -143,6 +170,11 @@ def _hardware_facts(hardware: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         ("rates from", "; ".join(f"{name}: {text}" for name, text in source.items())),
     ]
+
+
+def _drives(ssd: dict[str, Any]) -> str:
+    drives: int = ssd["drives"]
+    return f"{drives} drives together" if drives > 1 else "1 drive"
 
 
 def _of(part: int, whole: int, what: str = "of it") -> str:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from teraio.planner.step import demand, idle_intervals, load_step
+from teraio.planner.step import covers, demand, idle_intervals, idle_ns, load_step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from teraio.planner.step import Interval, Step, StepTensor
+    from teraio.planner.step import Step, StepTensor
     from teraio.profiler.trace import Trace
 
 
@@ -80,8 +80,8 @@ def _active(step: Step, needed: NDArray[np.int64]) -> dict[str, Any]:
 
 def _idle(step: Step, peak_op: int) -> dict[str, Any]:
     intervals = idle_intervals(step, 0)
-    lengths = [_length_ns(step, interval) for interval in intervals] or [0]
-    away = {i.tensor for i in intervals if _covers(i, peak_op, len(step.ops))}
+    lengths = [idle_ns(step, interval) for interval in intervals] or [0]
+    away = {i.tensor for i in intervals if covers(i, peak_op, len(step.ops))}
     return {
         "intervals": len(intervals),
         "tensors": len({interval.tensor for interval in intervals}),
@@ -89,16 +89,6 @@ def _idle(step: Step, peak_op: int) -> dict[str, Any]:
         "longest_ns": max(lengths),
         "bytes_at_peak": sum(step.tensors[index].size for index in away),
     }
-
-
-def _length_ns(step: Step, interval: Interval) -> int:
-    turns, op = divmod(interval.needed_by_op, len(step.ops))
-    starts = step.ops[op].start_ns + turns * step.period_ns
-    return starts - step.ops[interval.after_op].end_ns
-
-
-def _covers(interval: Interval, op: int, n_ops: int) -> bool:
-    return any(interval.after_op < at < interval.needed_by_op for at in (op, op + n_ops))
 
 
 def _largest(step: Step, top: int) -> list[StepTensor]:

@@ -15,7 +15,7 @@ import torch
 from teraio.executor.session import Run, RunOptions
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
-from teraio.planner.plan import Plan
+from teraio.planner.plan import Controls, Plan
 from teraio.planner.step import load_step, peak
 from teraio.profiler.script import Script, run_script
 from teraio.profiler.session import Profile, profile_script
@@ -78,7 +78,7 @@ class Home:
             hardware=ASSUMED,
             host_bytes=host_bytes,
             or_minimum=True,
-            min_tensor_bytes=1,
+            controls=Controls(min_tensor_bytes=1),
         )
 
     def run(self, plan: Plan, text: str, *, restore: bool = True, **options: Any) -> Done:

@@ -1,5 +1,6 @@
 """The checker against a replay by hand: one op after the other, one state for each tensor."""
 
+import re
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -12,7 +13,17 @@ from teraio.planner.check import PlanCheckError, check_plan
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
 from teraio.planner.minimum import least_memory
-from teraio.planner.plan import Budget, Hardware, HostLink, Offload, Prefetch, Ssd, Traffic
+from teraio.planner.plan import (
+    NO_CONTROLS,
+    Budget,
+    Controls,
+    Hardware,
+    HostLink,
+    Offload,
+    Prefetch,
+    Ssd,
+    Traffic,
+)
 from teraio.planner.step import idle_intervals, load_step, peak
 
 SLOW = Hardware(Ssd(10**9, 10**9, 0), HostLink(2 * 10**9, 2 * 10**9), {"ssd": "given"})
@@ -173,6 +184,25 @@ def traffic(step, plan, tier):
     )
 
 
+def keeps_to_controls(step, plan):
+    rules, tensors = plan.controls, {t.id: t for t in step.tensors}
+    for action in plan.actions:
+        tensor, tier = tensors[action.tensor], getattr(action, "to", getattr(action, "source", ""))
+        origin = tensor.name
+        if not origin and tensor.alloc_op is not None:
+            op = step.ops[tensor.alloc_op]
+            origin = f"{op.name} in {op.module}"
+        words = (origin, f"{tensor.kind}:{origin}")
+        kept = any(re.search(pattern, word) for pattern in rules.keep for word in words)
+        off = any(re.search(pattern, word) for pattern in rules.never_ssd for word in words)
+        if tier not in rules.tiers or kept or (off and tier == "ssd"):
+            return False
+        if tensor.size < rules.min_tensor_bytes:
+            return False
+    most = rules.ssd_write_bytes
+    return most is None or traffic(step, plan, "ssd").to_tier_bytes <= most
+
+
 def verdict_by_hand(step, plan):
     try:
         tensors = {t.id: t for t in step.tensors}
@@ -182,6 +212,7 @@ def verdict_by_hand(step, plan):
         require(all(p.nbytes == tensors[p.id].nbytes for p in plan.tensors), "listed bytes")
         memory, host = replay(step, plan)
         told = plan.prediction
+        require(keeps_to_controls(step, plan), "controls")
         require(memory <= plan.budget.planned_bytes, "memory")
         require(host <= plan.budget.host_bytes, "host memory")
         require(memory == told.peak_bytes, "peak")
@@ -217,7 +248,21 @@ def planned(draw):
         host_bytes=draw(st.sampled_from([0, 20 * MIB])),
         hardware=draw(hardware()),
     )
-    return step, plan
+    return step, replace(plan, controls=NO_CONTROLS)
+
+
+RULES = st.sampled_from(
+    [
+        NO_CONTROLS,
+        Controls(),
+        Controls(tiers=("ssd",), min_tensor_bytes=0),
+        Controls(tiers=("host",), min_tensor_bytes=0),
+        Controls(keep=(r"layers\.[0-5]$",), min_tensor_bytes=0),
+        Controls(never_ssd=("^activation:$", "op3"), min_tensor_bytes=0),
+        Controls(ssd_write_bytes=0, min_tensor_bytes=0),
+        Controls(ssd_write_bytes=9 * MIB, min_tensor_bytes=5 * MIB),
+    ]
+)
 
 
 @st.composite
@@ -229,7 +274,7 @@ def mutated(draw):
     plan = replace(plan, actions=tuple(sorted(plan.actions, key=lambda a: a.after_op)))
     if draw(st.booleans()):
         plan = repaired(step, plan, draw(st.sampled_from([0, 10**7, 10**10])))
-    return step, plan
+    return step, replace(plan, controls=draw(RULES))
 
 
 @st.composite
@@ -362,6 +407,7 @@ def sample():
     )
     step = load_step(trace)
     plan = make_plan(trace, sha256="", memory_bytes=least_of(step), hardware=SLOW)
+    plan = replace(plan, controls=NO_CONTROLS)
     offloads = [(a.tensor, a.write) for a in plan.actions if isinstance(a, Offload)]
     assert sorted(offloads) == [(1, False), (1, True), (2, False)]
     return step, plan
@@ -406,6 +452,39 @@ WRONG = {
     "the ssd traffic": lambda p: told(p, ssd=replace(p.prediction.ssd, to_gpu_bytes=0)),
     "the host traffic": lambda p: told(p, host=Traffic(1, 1, 1)),
 }
+
+
+RULED = {
+    "tensor 1 moves to or from ssd, which is not to be used": Controls(tiers=("host",)),
+    "tensor 2 is to be kept": Controls(keep=("^activation:$",)),
+    "tensor 1 is never to go to the SSD": Controls(never_ssd=(r"aten\.op0 in layers\.0",)),
+    "is smaller than the least": Controls(min_tensor_bytes=4 * MIB + 1),
+    "4194304 bytes are written to the SSD, 1 over": Controls(ssd_write_bytes=4 * MIB - 1),
+}
+
+
+@pytest.mark.parametrize("words", RULED)
+def test_each_control_that_is_broken_is_named(sample, words):
+    step, plan = sample
+    with pytest.raises(PlanCheckError, match=words):
+        check_plan(step, replace(plan, controls=RULED[words]))
+
+
+def test_what_just_keeps_to_the_controls_is_right(sample):
+    step, plan = sample
+    check_plan(
+        step,
+        replace(
+            plan,
+            controls=Controls(
+                tiers=("ssd",),
+                keep=("layers.1",),
+                never_ssd=("^parameter:",),
+                min_tensor_bytes=4 * MIB,
+                ssd_write_bytes=4 * MIB,
+            ),
+        ),
+    )
 
 
 @pytest.mark.parametrize("words", WRONG)

@@ -25,8 +25,8 @@ KEYS = {
         "runnable", "steps", "ops", "tensors", "step_ns", "peak", "active", "idle", "largest",
     },
     "plan": {
-        "file", "trace", "hardware", "budget", "policy", "prediction", "tensors", "actions",
-        "moving", "first_actions",
+        "file", "trace", "hardware", "budget", "controls", "policy", "prediction", "endurance",
+        "tensors", "actions", "moving", "first_actions",
     },
 }  # fmt: skip
 

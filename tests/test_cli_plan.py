@@ -13,7 +13,7 @@ from traces import MIB, training_trace, with_info
 from teraio.planner.plan_file import read_plan, sha256_of
 from teraio.profiler.errors import UsageError
 from teraio.profiler.trace import write_trace
-from teraio_cli.plan import parse_share
+from teraio_cli.plan_options import parse_share
 
 HARDWARE = {
     "ssd": {"read_bytes_per_s": 3 * 10**9, "write_bytes_per_s": 2 * 10**9, "latency_ns": 5},

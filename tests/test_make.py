@@ -9,9 +9,9 @@ from traces import MIB, T, hardware, make_trace, traces, training_trace
 from teraio.planner.bound import lower_bound_ns
 from teraio.planner.check import check_plan
 from teraio.planner.hardware import ASSUMED, with_rates
-from teraio.planner.make import MIN_TENSOR_BYTES, POLICIES, make_plan
+from teraio.planner.make import POLICIES, make_plan
 from teraio.planner.minimum import least_memory
-from teraio.planner.plan import Offload
+from teraio.planner.plan import MIN_TENSOR_BYTES, Controls, Offload
 from teraio.planner.plan_file import read_plan, write_plan
 from teraio.planner.problem import Problem
 from teraio.planner.simulate import simulate
@@ -123,7 +123,7 @@ def test_the_error_says_what_the_least_tensor_size_costs():
     trace = make_trace(6, [*small, T(9, 4 * MIB, "2w 3r", alloc=2, free=3)])
     with pytest.raises(InfeasibleError, match=r"2\.00 MiB of it is idle .* under 1\.00 MiB"):
         plan_for(trace, 5 * MIB)
-    assert plan_for(trace, 5 * MIB, min_tensor_bytes=MIB // 2).actions
+    assert plan_for(trace, 5 * MIB, controls=Controls(min_tensor_bytes=MIB // 2)).actions
 
 
 @pytest.mark.parametrize("margin", [0.05, 0.37, 0.99])

@@ -1,6 +1,7 @@
 import hashlib
 import io
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from traces import training_trace
 
 from teraio.planner.plan import (
+    NO_CONTROLS,
     Budget,
+    Controls,
     Hardware,
     HostLink,
     Offload,
@@ -31,6 +34,18 @@ WHOLE = st.integers(0, 2**63 - 1)
 POSITIVE = st.integers(1, 2**63 - 1)
 SHARE = st.floats(0, 1, exclude_max=True)
 TIER = st.sampled_from(["ssd", "host"])
+
+
+@st.composite
+def controls(draw):
+    patterns = st.lists(st.text().map(re.escape) | st.just(r"layers\.\d+"), max_size=2).map(tuple)
+    return Controls(
+        tiers=draw(st.sampled_from([("ssd",), ("host",), ("ssd", "host")])),
+        keep=draw(patterns),
+        never_ssd=draw(patterns),
+        min_tensor_bytes=draw(WHOLE),
+        ssd_write_bytes=draw(st.none() | WHOLE),
+    )
 
 
 @st.composite
@@ -57,7 +72,13 @@ def plans(draw):
     return Plan(
         TraceRef(draw(st.text()), draw(st.text()), draw(POSITIVE), ops, program),
         Hardware(
-            Ssd(draw(POSITIVE), draw(POSITIVE), draw(WHOLE)),
+            Ssd(
+                draw(POSITIVE),
+                draw(POSITIVE),
+                draw(WHOLE),
+                draw(POSITIVE),
+                draw(st.none() | POSITIVE),
+            ),
             HostLink(draw(POSITIVE), draw(POSITIVE)),
             draw(st.dictionaries(st.text(), st.text(), max_size=2)),
         ),
@@ -69,6 +90,7 @@ def plans(draw):
             for i in ids
         ),
         tuple(sorted(actions, key=lambda a: a.after_op)),
+        draw(controls()),
     )
 
 
@@ -106,7 +128,8 @@ def test_the_form_of_the_file():
     document = json.loads(text)
     assert document["format"] == "teraio-plan/1"
     assert set(document) == {
-        "format", "trace", "hardware", "budget", "policy", "prediction", "tensors", "actions",
+        "format", "trace", "hardware", "budget", "controls", "policy", "prediction", "tensors",
+        "actions",
     }  # fmt: skip
     offload = {"tensor": 17, "do": "offload", "to": "ssd", "after_op": 0, "gone_by_op": 1,
                "write": True}  # fmt: skip
@@ -123,6 +146,17 @@ def test_the_seconds_a_policy_took_are_not_in_the_file(tmp_path):
     assert text_of(slow) == text_of(sample())
     write_plan(slow, tmp_path / "plan.json")
     assert read_plan(tmp_path / "plan.json") == sample()
+
+
+def test_files_from_before_there_were_controls_are_read():
+    document = json.loads(text_of(sample()))
+    del document["controls"]
+    for key in ("drives", "tbw_bytes"):
+        del document["hardware"]["ssd"][key]
+    plan = read_plan(io.StringIO(json.dumps(document)))
+    assert plan == sample()
+    assert plan.controls == NO_CONTROLS
+    assert (plan.hardware.ssd.drives, plan.hardware.ssd.tbw_bytes) == (1, None)
 
 
 def test_no_such_file(tmp_path):
@@ -186,6 +220,16 @@ def test_a_trace_is_not_a_plan(tmp_path):
         (("budget", "margin"), 1.0),
         (("budget", "margin"), "0"),
         (("budget", "memory_bytes"), 2**63),
+        (("hardware", "ssd", "drives"), 0),
+        (("hardware", "ssd", "tbw_bytes"), 0),
+        (("controls",), []),
+        (("controls", "tiers"), "ssd"),
+        (("controls", "tiers"), ["tape"]),
+        (("controls", "keep"), [1]),
+        (("controls", "keep"), ["("]),
+        (("controls", "never_ssd"), ["a", "x{99999999999}"]),
+        (("controls", "min_tensor_bytes"), -1),
+        (("controls", "ssd_write_bytes"), "1GiB"),
         (("policy", "gap"), "no"),
         (("prediction", "ssd", "to_gpu_bytes"), None),
         (("tensors", 0), 17),

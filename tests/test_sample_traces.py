@@ -9,7 +9,7 @@ from teraio.planner.check import check_plan
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
 from teraio.planner.minimum import least_memory
-from teraio.planner.plan import Offload
+from teraio.planner.plan import Controls, Offload
 from teraio.planner.plan_file import sha256_of
 from teraio.planner.simulate import simulate
 from teraio.planner.step import idle_intervals, load_step, peak
@@ -86,7 +86,7 @@ def test_planned_checked_and_simulated(path: Path, share: float) -> None:
         sha256=sha256_of(path),
         memory_bytes=budget,
         hardware=ASSUMED,
-        min_tensor_bytes=MIN_TENSOR,
+        controls=Controls(min_tensor_bytes=MIN_TENSOR),
     )
     check_plan(step, plan)
     assert any(isinstance(action, Offload) for action in plan.actions)

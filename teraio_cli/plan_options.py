@@ -1,0 +1,100 @@
+"""What the options of the commands that make plans mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from teraio.planner.plan import HOST, SSD, Controls
+from teraio.profiler.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from teraio.planner.plan import Hardware
+
+_TIERS: Final = {SSD: (SSD,), HOST: (HOST,), "ssd,host": (SSD, HOST), "host,ssd": (SSD, HOST)}
+
+
+def hardware_of(
+    file: str | None,
+    *,
+    ssd_read: str | None = None,
+    ssd_write: str | None = None,
+    host_link: str | None = None,
+    ssds: int = 1,
+    tbw: str | None = None,
+) -> Hardware:
+    """Return the hardware that the options describe.
+
+    It is that of the file, or what is assumed if there is none, with the rates that are given,
+    times `ssds` drives. Raises what `read_hardware`, `with_rates`, `with_drives` and the parsers
+    raise.
+    """
+    from teraio.planner.hardware import ASSUMED, read_hardware, with_drives, with_rates, with_tbw
+    from teraio.planner.units import parse_rate, parse_size
+
+    def rate(text: str | None) -> int | None:
+        return None if text is None else parse_rate(text)
+
+    one = with_rates(
+        read_hardware(Path(file)) if file else ASSUMED,
+        ssd_read=rate(ssd_read),
+        ssd_write=rate(ssd_write),
+        host_link=rate(host_link),
+    )
+    every = with_drives(one, ssds)
+    return every if tbw is None else with_tbw(every, parse_size(tbw))
+
+
+def controls_of(
+    *,
+    tiers: str | None,
+    host_bytes: int,
+    keep: Sequence[str],
+    never_ssd: Sequence[str],
+    min_tensor: str,
+    ssd_writes: str | None,
+) -> Controls:
+    """Return the controls that the options describe.
+
+    Raises UsageError for tiers that are unknown or host memory that is named and not given, and
+    what `parse_limit` raises.
+    """
+    from teraio.planner.units import parse_limit
+
+    return Controls(
+        tiers=_tiers(tiers, host_bytes),
+        keep=tuple(keep),
+        never_ssd=tuple(never_ssd),
+        min_tensor_bytes=parse_limit(min_tensor),
+        ssd_write_bytes=None if ssd_writes is None else parse_limit(ssd_writes),
+    )
+
+
+def _tiers(text: str | None, host_bytes: int) -> tuple[str, ...]:
+    if text is None:
+        return (SSD, HOST)
+    tiers = _TIERS.get(text.replace(" ", ""))
+    if tiers is None:
+        msg = f"not tiers: `{text}`"
+        raise UsageError(msg, hint="write `ssd`, `host` or `ssd,host`")
+    if HOST in tiers and not host_bytes:
+        msg = f"`--tiers {text}` needs host memory, and there is none"
+        raise UsageError(msg, hint="say how much tensors may take, as `--host-memory 32GiB`")
+    return tiers
+
+
+def parse_share(text: str) -> float:
+    """Return the share that `5%` or `5` names, from 0 to less than 1.
+
+    Raises UsageError for anything else.
+    """
+    try:
+        share = float(text.removesuffix("%")) / 100
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 1:
+        msg = f"not a percentage from 0 to less than 100: `{text}`"
+        raise UsageError(msg, hint="write a share as `5%`")
+    return share
