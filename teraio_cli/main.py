@@ -17,6 +17,8 @@ from teraio.profiler.errors import TeraioError
 from teraio_cli.bench import bench
 from teraio_cli.clean import clean
 from teraio_cli.doctor import doctor
+from teraio_cli.export import export
+from teraio_cli.import_ import import_
 from teraio_cli.inspect import inspect
 from teraio_cli.outputs import say
 from teraio_cli.plan import plan
@@ -57,6 +59,8 @@ app.command(context_settings=SCRIPT_CONTEXT)(profile)
 app.command()(plan)
 app.command(cls=PlanFirst, context_settings=SCRIPT_CONTEXT)(run)
 app.command()(inspect)
+app.add_typer(import_, name="import")
+app.command()(export)
 app.command()(bench)
 app.command()(doctor)
 app.command()(clean)
