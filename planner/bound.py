@@ -3,24 +3,53 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from math import sqrt
+from typing import TYPE_CHECKING, Final
 
+from teraio.planner.cuts import choose_cuts
+from teraio.planner.draft import proven_least
+from teraio.planner.fluid import Fluid, variables
+from teraio.planner.lots import Movable
+from teraio.planner.solver import solve
 from teraio.planner.step import peak
+from teraio.profiler.errors import SolverMissingError
 
 if TYPE_CHECKING:
     from teraio.planner.problem import Problem
 
+_CUTS: Final = 48
+_MOST_CUTS: Final = 256
+_TRIES: Final = 4
+_ENOUGH: Final = 0.6
+_MOST_VARIABLES: Final = 10_000
+"""The fluid is looked at in so many instants that its program has about this many variables.
+On BERT-256 and ViT-1024 in 20 GiB that takes 0.2 to 0.9 s, and 5 times as many variables
+raised the bound by 2 % of itself at most."""
 
-def lower_bound_ns(problem: Problem) -> int:
-    """Return ns that no plan for `problem` can beat.
+
+def lower_bound_ns(problem: Problem, *, known_ns: int | None = None) -> int:
+    """Return ns that no plan for `problem` can beat, taken in a steady run.
+
+    That is the larger of two: the step with the channels never idle while they have to read
+    back what does not fit, and that of `fluid`. Without a solver it is the first one. The
+    search ends, and the answer is `known_ns`, once the bound reaches that: what a plan takes.
+    """
+    least = _simple_ns(problem)
+    if known_ns is None or least < known_ns:
+        least = max(least, _fluid_ns(problem))
+    return least if known_ns is None else min(least, known_ns)
+
+
+def _simple_ns(problem: Problem) -> int:
+    """Return the least ns of a step that are certain without a solver.
 
     A steady step takes at least the ideal time, as its ops run one after the other. Let E be
     how far the op with the largest demand is over the budget. At that op, storages that take E
     or more bytes are absent, and each of them is read back before its next use: once a step,
     as steps repeat. Of a storage's bytes on the device at least the share r is read, r being
-    the least share of its allocated size that a movable storage fills. The SSD and, where host
-    memory may be used, the host link read at the same time at no more than their full rates.
-    So the step also takes at least r E divided by the sum of these rates.
+    the least share of its allocated size that a movable storage fills. All of it passes the
+    host link, and what is on the SSD can be read no faster than that. So the step also takes at
+    least r E divided by the rate of the link, or of the SSD where that is the only tier.
     """
     step = problem.step
     excess = peak(step) - problem.planned_bytes
@@ -28,7 +57,41 @@ def lower_bound_ns(problem: Problem) -> int:
     if excess <= 0 or not tensors:
         return step.period_ns
     filled = min(Fraction(step.tensors[t].nbytes, step.tensors[t].size) for t in tensors)
-    rate = problem.hardware.ssd.read_bytes_per_s
-    if problem.host_bytes:
-        rate += problem.hardware.host_link.to_gpu_bytes_per_s
+    rate = problem.hardware.host_link.to_gpu_bytes_per_s
+    if not problem.host_bytes:
+        rate = min(rate, problem.hardware.ssd.read_bytes_per_s)
     return max(step.period_ns, int(excess * filled * 10**9 / rate))
+
+
+def _fluid_ns(problem: Problem) -> int:
+    """Return what the fluid proves, from the program's multipliers; see `proven_least`."""
+    period = problem.step.period_ns
+    if peak(problem.step) <= problem.planned_bytes or not problem.intervals:
+        return period
+    fluid = _sized_fluid(problem)
+    model = fluid.draft.model()
+    try:
+        found = solve(model)
+    except SolverMissingError:
+        return period
+    if found.duals is None:
+        return period
+    return period + int(proven_least(model, found.duals) * fluid.unit_ns * (1 - 2**-50))
+
+
+def _sized_fluid(problem: Problem) -> Fluid:
+    """Return the program with as many cuts as give it about the variables allowed, or fewer."""
+    movable, n_cuts = Movable(problem), _CUTS
+    most = min(_MOST_CUTS, 2 * len(problem.step.ops))
+    kept = None
+    for _ in range(_TRIES):
+        cuts = choose_cuts(problem.step, problem.planned_bytes, n_cuts)
+        lots = movable.lots(cuts)
+        share = variables(cuts, lots, problem) / _MOST_VARIABLES
+        if share <= 1 or kept is None:
+            kept = (cuts, lots)
+        if _ENOUGH <= share <= 1 or (share <= 1 and n_cuts >= most):
+            break
+        n_cuts = max(2, min(int(n_cuts / sqrt(share)), _MOST_CUTS))
+    assert kept is not None
+    return Fluid(problem, *kept)

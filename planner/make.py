@@ -200,7 +200,7 @@ def _prediction(problem: Problem, actions: tuple[Action, ...]) -> Prediction:
         ideal_ns=simulation.ideal_ns,
         step_ns=simulation.step_ns,
         stall_ns=simulation.stall_ns,
-        lower_bound_ns=lower_bound_ns(problem),
+        lower_bound_ns=lower_bound_ns(problem, known_ns=simulation.step_ns),
         peak_bytes=planned_peak(problem.step, actions),
         ssd=_traffic(problem.step, actions, SSD),
         host=_traffic(problem.step, actions, HOST),

@@ -6,14 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
-from teraio.planner.bound import lower_bound_ns
 from teraio.planner.check import check_plan
 from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.make import POLICIES, make_plan
 from teraio.planner.minimum import least_memory
 from teraio.planner.plan import MIN_TENSOR_BYTES, Controls, Offload
 from teraio.planner.plan_file import read_plan, write_plan
-from teraio.planner.problem import Problem
 from teraio.planner.simulate import simulate
 from teraio.planner.step import idle_intervals, load_step, peak
 from teraio.profiler.errors import InfeasibleError, UsageError
@@ -207,14 +205,3 @@ def test_an_offload_after_a_write_always_writes(trace, channels, share):
             uses = {use.op: use for use in tensors[action.tensor].uses}
             last = uses.get(action.after_op)
             assert action.write or last is None or not last.writes
-
-
-def test_the_lower_bound_counts_what_must_be_read_back():
-    trace = training_trace(4)
-    step = load_step(trace)
-    intervals = tuple(idle_intervals(step, MIN_TENSOR_BYTES))
-    slow = with_rates(ASSUMED, ssd_read=10**8, host_link=10**8)
-    problem = Problem(step, intervals, peak(step) - 20 * MIB, 0, slow)
-    assert lower_bound_ns(problem) == 20 * MIB * 10
-    assert lower_bound_ns(replace(problem, host_bytes=1)) == 20 * MIB * 5
-    assert lower_bound_ns(replace(problem, planned_bytes=peak(step))) == step.period_ns
