@@ -10,6 +10,7 @@ from teraio.planner.units import (
     parse_memory,
     parse_rate,
     parse_size,
+    parse_time,
 )
 from teraio.profiler.errors import UsageError
 
@@ -98,3 +99,16 @@ def test_formats():
     assert format_ns(12_300_000) == "12.3 ms"
     assert format_ns(4_500) == "4.5 us"
     assert format_ns(7) == "7 ns"
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"), [("1.5s", 1_500_000_000), ("20 ms", 20_000_000), ("3us", 3000), ("7ns", 7)]
+)
+def test_times(text: str, ns: int) -> None:
+    assert parse_time(text) == ns
+
+
+@pytest.mark.parametrize("text", ["1", "s", "0s", "-1s", "0.1ns", "1S", "1 min", "99999999999s"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_time(text)
