@@ -49,6 +49,8 @@ def place_copies(problem: Problem, chosen: Sequence[Chosen]) -> list[Placed]:
     neither takes are left out. SSD writes are granted in the order of `chosen`, host memory in
     the order of the step.
     """
+    if not chosen:
+        return []
     intervals = [problem.intervals[choice.interval] for choice in chosen]
     places = families(problem.step, intervals)
     tiers = [_allowed(problem, i, choice.tier) for i, choice in zip(intervals, chosen, strict=True)]

@@ -1,0 +1,19 @@
+"""Nothing moves: the step as it would run with unlimited memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from teraio.planner.problem import Answer
+from teraio.planner.windows import fit_windows
+
+if TYPE_CHECKING:
+    from teraio.planner.problem import Problem
+
+
+def keep(problem: Problem) -> Answer:
+    """Move nothing. In a comparison this is the ideal that the paper's results are shares of.
+
+    Raises CannotFitError if the step does not fit: below its peak there is no such plan.
+    """
+    return Answer(fit_windows(problem, ()))
