@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from teraio.planner.controls import matched
-from teraio.planner.problem import CannotFitError
 from teraio.planner.step import covers, intervals_of
 from teraio.planner.units import format_bytes
 from teraio.profiler.errors import InfeasibleError
@@ -41,33 +40,16 @@ def infeasible(
     return InfeasibleError("\n".join(lines), hint=hint)
 
 
-def unreached(problem: Problem, budget: Budget, policy: str, possible: Budget) -> CannotFitError:
-    """Return the error for a policy whose moves only come down to `possible`, not to `budget`.
-
-    The step may have a plan all the same: what limits of host memory and of SSD writes leave
-    possible is not known exactly.
-    """
-    msg = (
-        f"`{policy}` found no plan for {_both(budget.memory_bytes)}"
-        f" under these limits; it comes down to {_both(possible.memory_bytes)}"
-    )
-    return CannotFitError(msg, hint=f"take `--memory {possible.memory_bytes}`, or {_ways(problem)}")
-
-
 def looser(problem: Problem) -> str:
     """Return what might let a policy succeed that found nothing, as a hint."""
-    return f"try more `--memory`, or {_ways(problem)}"
-
-
-def _ways(problem: Problem) -> str:
-    ways = []
+    ways = ["more `--memory` (`--or-minimum` searches for the least)"]
     if problem.host_bytes:
         ways.append("more `--host-memory`")
     if problem.ssd and problem.ssd_write_bytes is not None:
         ways.append("a larger `--ssd-writes`")
     if not problem.ssd:
         ways.append("`--tiers ssd,host`")
-    return " or ".join([*ways, "another `--policy`"])
+    return f"try {', '.join(ways)}, or another `--policy`"
 
 
 def _alive(least: Least) -> list[str]:

@@ -11,7 +11,7 @@ from teraio.planner.absence import planned_peak
 from teraio.planner.bound import lower_bound_ns
 from teraio.planner.check import check_plan
 from teraio.planner.controls import host_only, problem_of
-from teraio.planner.infeasible import infeasible, looser, unreached
+from teraio.planner.infeasible import infeasible
 from teraio.planner.minimum import least_memory
 from teraio.planner.plan import (
     HOST,
@@ -32,9 +32,10 @@ from teraio.planner.plan import (
 from teraio.planner.plan import Policy as PolicyRecord
 from teraio.planner.policies import AUTO, POLICIES
 from teraio.planner.problem import Answer, CannotFitError, Policy, Problem
+from teraio.planner.reach import answer_that_fits, least_found
 from teraio.planner.simulate import simulate_actions
-from teraio.planner.step import Step, demand, load_step
-from teraio.profiler.errors import InfeasibleError, UsageError
+from teraio.planner.step import Step, load_step, peak
+from teraio.profiler.errors import BadInputError, InfeasibleError, UsageError
 from teraio.profiler.trace import GRANULE
 
 if TYPE_CHECKING:
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 
 _LONGEST_NS: Final = 2**63 - 1
 """The longest step that a plan file can hold: 292 years."""
+
+_MOST_GRANULES: Final = 2**32 - 1
+"""The most that a plan file can say of one op, in units of 512 B: 2 TiB."""
 
 _DEFAULT: Final = Controls()
 
@@ -65,9 +69,9 @@ def make_plan(
 
     `sha256` is that of the trace's file; `step` is that step if the caller has loaded it. A step
     that fits the budget gets a plan without actions. With `or_minimum` a budget below the least
-    possible memory is raised to it. Host memory that `controls` rule out is not in the plan's
-    budget. A policy with a solver stops after `time_limit_s` seconds. With `answering`, that
-    answers and the plan calls it `policy`.
+    possible memory, or below the least for which the policy finds a plan, is raised to that. Host
+    memory that `controls` rule out is not in the plan's budget. A policy with a solver stops after
+    `time_limit_s` seconds. With `answering`, that answers and the plan calls it `policy`.
 
     Raises UsageError for an unknown policy, a control that cannot be meant or a margin outside
     0 to 1, InfeasibleError, which says what the least possible memory is and what sets it, for a
@@ -86,18 +90,15 @@ def make_plan(
         if not or_minimum:
             raise infeasible(problem, budget, least, possible, controls)
         problem, budget = replace(problem, planned_bytes=possible.planned_bytes), possible
-    answer, record = _answer(problem, answering or POLICIES[policy], policy)
-    peak_bytes = planned_peak(step, answer.actions)
-    if budget.planned_bytes < peak_bytes:
-        possible = _with_planned_bytes(peak_bytes, budget)
-        if not or_minimum:
-            raise unreached(problem, budget, policy, possible)
-        problem, budget = replace(problem, planned_bytes=possible.planned_bytes), possible
+    started = time.perf_counter()
+    problem, answer = _answer(problem, answering or POLICIES[policy], or_minimum=or_minimum)
+    seconds = time.perf_counter() - started
+    budget = _with_planned_bytes(problem.planned_bytes, budget)
     plan = Plan(
         trace=_trace_ref(trace, step, sha256),
         hardware=hardware,
         budget=budget,
-        policy=record,
+        policy=PolicyRecord(policy, seconds, answer.solver, answer.status, answer.gap),
         prediction=_prediction(problem, answer.actions),
         tensors=_planned_tensors(step, answer.actions),
         actions=answer.actions,
@@ -143,6 +144,8 @@ def _usable(controls: Controls, host_bytes: int) -> Controls:
 
 def _with_planned_bytes(planned_bytes: int, like: Budget) -> Budget:
     """Return the budget `like` another that leaves `planned_bytes` after its margin."""
+    if like.planned_bytes == planned_bytes:
+        return like
     budget = replace(like, memory_bytes=planned_bytes)
     while budget.planned_bytes < planned_bytes:
         lack = planned_bytes - budget.planned_bytes
@@ -151,17 +154,28 @@ def _with_planned_bytes(planned_bytes: int, like: Budget) -> Budget:
     return budget
 
 
-def _answer(problem: Problem, policy: Policy, name: str) -> tuple[Answer, PolicyRecord]:
-    """Return the policy's answer, none where the step fits without, and how it was found."""
-    started = time.perf_counter()
-    fits = int(demand(problem.step).max()) <= problem.planned_bytes
+def _answer(problem: Problem, policy: Policy, *, or_minimum: bool) -> tuple[Problem, Answer]:
+    """Return the policy's answer and the problem that it answers, which may have more memory."""
+    if peak(problem.step) > problem.planned_bytes:
+        _require_sane_rates(problem)
     try:
-        answer = Answer(()) if fits else policy(problem)
-    except CannotFitError as error:
-        error.hint = error.hint or looser(problem)
-        raise
-    seconds = time.perf_counter() - started
-    return answer, PolicyRecord(name, seconds, answer.solver, answer.status, answer.gap)
+        return problem, answer_that_fits(problem, policy)
+    except CannotFitError:
+        if not or_minimum:
+            raise
+        return least_found(problem, policy)
+
+
+def _require_sane_rates(problem: Problem) -> None:
+    """Refuse rates so low that times would not stay within 64 bits."""
+    ssd, link = problem.hardware.ssd, problem.hardware.host_link
+    rates = [ssd.read_bytes_per_s, ssd.write_bytes_per_s] if problem.ssd else []
+    if problem.host_bytes:
+        rates += [link.to_gpu_bytes_per_s, link.to_host_bytes_per_s]
+    nbytes = 2 * sum(problem.step.tensors[i.tensor].nbytes for i in problem.intervals)
+    if nbytes * 10**9 > _LONGEST_NS // 4 * min(rates):
+        msg = f"at {min(rates)} bytes per second {nbytes} bytes take longer than can be counted"
+        raise UsageError(msg, hint="write a rate as `6.7GB/s`")
 
 
 def _trace_ref(trace: Trace, step: Step, sha256: str) -> TraceRef:
@@ -171,12 +185,17 @@ def _trace_ref(trace: Trace, step: Step, sha256: str) -> TraceRef:
     for tensor in step.tensors:
         if tensor.alloc_op is not None:
             new[tensor.alloc_op] += tensor.size // GRANULE
+    workspace = [-(-op.workspace_bytes // GRANULE) for op in step.ops]
+    most = max(*new, *workspace)
+    if most > _MOST_GRANULES:
+        msg = f"an op takes {most * GRANULE} bytes, more than a plan can say"
+        raise BadInputError(msg, hint="record the trace again")
     program = Program(
         names=names,
         name=tuple(number[op.name] for op in step.ops),
         signature=trace.info.signatures,
         new_granules=tuple(new),
-        workspace_granules=tuple(-(-op.workspace_bytes // GRANULE) for op in step.ops),
+        workspace_granules=tuple(workspace),
     )
     info = trace.info
     return TraceRef(sha256, info.fingerprint, info.steps, len(step.ops), program)

@@ -29,6 +29,10 @@ LARGEST: Final = 1 << 61
 """The largest size of a tensor in bytes that can still be rounded up within 64 bits."""
 
 
+MOST_TOGETHER: Final = 7 << 60
+"""The most bytes that all tensors may take together: with workspace still within 64 bits."""
+
+
 class Use(NamedTuple):
     """One op's access to a tensor."""
 
@@ -235,6 +239,9 @@ def _tensors(rows: pa.Table, n_ops: int, pinned: frozenset[int]) -> tuple[StepTe
     sizes = np.maximum.reduceat(_numbers(with_storage, "nbytes")[order], heads)
     if (sizes > LARGEST).any():
         msg = f"a tensor of the trace is larger than {LARGEST} bytes"
+        raise BadInputError(msg, hint="record the trace again")
+    if sum(sizes.tolist()) > MOST_TOGETHER:
+        msg = f"the tensors of the trace take more than {MOST_TOGETHER} bytes together"
         raise BadInputError(msg, hint="record the trace again")
     firsts = order[heads]
     columns = zip(

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from teraio.planner.hardware import ASSUMED, read_hardware, with_rates
+from teraio.planner.hardware import ASSUMED, read_hardware, with_drives, with_rates, with_tbw
 from teraio.planner.plan import Hardware, HostLink, Ssd
 from teraio.profiler.errors import BadInputError, InputMissingError, UsageError
 
@@ -51,3 +51,43 @@ def test_given_rates_replace_the_others_and_say_so():
 def test_a_rate_must_be_positive(which, rate):
     with pytest.raises(UsageError):
         with_rates(ASSUMED, **{which: rate})
+
+
+def test_several_drives_add_up_and_say_so():
+    given = with_rates(ASSUMED, ssd_read=7, host_link=9)
+    four = with_drives(given, 4)
+    write = ASSUMED.ssd.write_bytes_per_s
+    assert four.ssd == Ssd(28, 4 * write, ASSUMED.ssd.latency_ns, drives=4)
+    assert four.host_link == given.host_link
+    assert four.source == {
+        "ssd": "4 x assumed: one PCIe 4.0 drive, 20 us",
+        "ssd.read_bytes_per_s": "4 x given",
+        "host_link": "given",
+    }
+    assert with_drives(given, 1) == given
+    assert with_drives(four, 2).ssd.drives == 8
+
+
+@pytest.mark.parametrize("drives", [0, -1, 2**62])
+def test_a_number_of_drives_that_cannot_be_meant(drives):
+    with pytest.raises(UsageError) as caught:
+        with_drives(ASSUMED, drives)
+    assert "--ssds" in caught.value.hint
+
+
+def test_the_rating_of_each_drive():
+    rated = with_tbw(ASSUMED, 600 * 10**12)
+    assert rated.ssd.tbw_bytes == 600 * 10**12
+    assert rated.source["ssd.tbw_bytes"] == "given"
+    assert with_drives(rated, 2).ssd.tbw_bytes == 600 * 10**12
+    with pytest.raises(UsageError):
+        with_tbw(ASSUMED, 0)
+
+
+def test_a_file_may_say_drives_and_rating(tmp_path):
+    path = tmp_path / "hardware.json"
+    ssd = MEASURED["ssd"] | {"drives": 2, "tbw_bytes": 9}
+    path.write_text(json.dumps(MEASURED | {"ssd": ssd}))
+    assert read_hardware(path).ssd == Ssd(5, 4, 3, drives=2, tbw_bytes=9)
+    path.write_text(json.dumps(MEASURED | {"ssd": ssd | {"drives": None, "tbw_bytes": None}}))
+    assert read_hardware(path).ssd == Ssd(5, 4, 3)

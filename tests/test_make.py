@@ -140,6 +140,16 @@ def test_the_least_possible_memory_includes_the_margin(margin):
         ({"margin": 1.0}, "margin"),
         ({"margin": float("nan")}, "margin"),
         ({"host_bytes": -1}, "host memory"),
+        ({"time_limit_s": 0}, "time limit"),
+        ({"time_limit_s": float("nan")}, "time limit"),
+        ({"time_limit_s": float("inf")}, "time limit"),
+        ({"controls": Controls(ssd_write_bytes=-1)}, "write to the SSD must not be negative"),
+        ({"controls": Controls(min_tensor_bytes=-1)}, "must not be negative"),
+        ({"controls": Controls(tiers=("tape",))}, "no tier `tape`"),
+        ({"controls": Controls(tiers=())}, "host memory only, and there is none"),
+        ({"controls": Controls(tiers=("host",))}, "host memory only, and there is none"),
+        ({"controls": Controls(keep=("(",))}, "not a regular expression"),
+        ({"controls": Controls(never_ssd=("[",))}, "not a regular expression"),
     ],
 )
 def test_arguments_that_are_refused(options, words):

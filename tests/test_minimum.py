@@ -32,6 +32,26 @@ def test_without_intervals_the_least_is_the_peak():
     assert least_memory(step, []).nbytes == 2 * MIB
 
 
+def test_host_memory_that_is_full_counts_for_those_that_have_no_other_tier():
+    step = load_step(
+        make_trace(
+            6,
+            [
+                T(1, 4 * MIB, "0r 5r"),
+                T(2, 3 * MIB, "0r 4r"),
+                T(3, 2 * MIB, "0r 5r"),
+                T(4, 10 * MIB, "2w", 2, 2),
+            ],
+        )
+    )
+    intervals = idle_intervals(step, MIB)
+    assert least_memory(step, intervals).nbytes == 10 * MIB
+    for host_bytes, lack in [(9 * MIB, 0), (7 * MIB, 0), (5 * MIB, 2 * MIB), (0, 7 * MIB)]:
+        least = least_memory(step, intervals, {0, 1}, host_bytes)
+        assert (least.nbytes, least.host_lack_bytes, least.op) == (10 * MIB + lack, lack, 2)
+        assert [t.id for t in least.tensors] == [4]
+
+
 @settings(max_examples=80, deadline=None)
 @given(traces())
 def test_the_least_is_what_its_tensors_add_up_to(trace):

@@ -7,6 +7,8 @@ from teraio.planner.units import (
     format_bytes,
     format_ns,
     format_rate,
+    format_written,
+    parse_limit,
     parse_memory,
     parse_rate,
     parse_size,
@@ -99,6 +101,20 @@ def test_formats():
     assert format_ns(12_300_000) == "12.3 ms"
     assert format_ns(4_500) == "4.5 us"
     assert format_ns(7) == "7 ns"
+
+
+def test_a_limit_may_be_nothing_at_all():
+    assert [parse_limit(text) for text in ("0", "0GiB", "0.0MB", "2KiB")] == [0, 0, 0, 2048]
+    for text in ("-1GiB", "", "0Gx", "0.1B"):
+        with pytest.raises(UsageError):
+            parse_limit(text)
+
+
+def test_what_is_written_is_given_as_on_data_sheets():
+    assert format_written(1_200_000_000_000) == "1.20 TB"
+    assert format_written(353_000_000) == "353.00 MB"
+    assert format_written(1500) == "1.50 kB"
+    assert format_written(0) == "0 B"
 
 
 @pytest.mark.parametrize(
