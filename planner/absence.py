@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,25 +12,35 @@ from teraio.planner.step import demand
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from teraio.planner.plan import Action
     from teraio.planner.step import Step
 
 
 def absences(actions: Sequence[Action]) -> list[tuple[Offload, Prefetch]]:
     """Return each offload with the prefetch that follows it, of actions in op order."""
-    by_tensor: defaultdict[int, list[Action]] = defaultdict(list)
-    for action in actions:
-        by_tensor[action.tensor].append(action)
+    first: dict[int, Action] = {}
+    latest: dict[int, Action] = {}
     pairs = []
-    for own in by_tensor.values():
-        for action, following in zip(own, [*own[1:], own[0]], strict=True):
-            if isinstance(action, Offload) and isinstance(following, Prefetch):
-                pairs.append((action, following))
+    for action in actions:
+        before = latest.get(action.tensor)
+        if before is None:
+            first[action.tensor] = action
+        elif isinstance(before, Offload) and isinstance(action, Prefetch):
+            pairs.append((before, action))
+        latest[action.tensor] = action
+    for tensor, last in latest.items():
+        following = first[tensor]
+        if isinstance(last, Offload) and isinstance(following, Prefetch):
+            pairs.append((last, following))
     return pairs
 
 
-def peak_without(step: Step, away: Sequence[tuple[int, int, int]]) -> int:
-    """Return the most bytes an op needs, workspace included, with tensors away.
+def needs_without(
+    step: Step, away: Sequence[tuple[int, int, int]] | NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the bytes each op needs, workspace included, with tensors away.
 
     `away` holds (bytes, first op, last op) of each absence, its last op counting on into the
     next step if it is before the first.
@@ -44,7 +53,15 @@ def peak_without(step: Step, away: Sequence[tuple[int, int, int]]) -> int:
     np.add.at(change, firsts, sizes)
     np.subtract.at(change, ends, sizes)
     gone = np.cumsum(change[:-1])
-    return int((demand(step) - gone[:n_ops] - gone[n_ops:]).max())
+    return demand(step) - gone[:n_ops] - gone[n_ops:]
+
+
+def peak_without(step: Step, away: Sequence[tuple[int, int, int]] | NDArray[np.int64]) -> int:
+    """Return the most bytes an op needs, workspace included, with tensors away.
+
+    `away` is as in `needs_without`.
+    """
+    return int(needs_without(step, away).max())
 
 
 def planned_peak(step: Step, actions: Sequence[Action]) -> int:

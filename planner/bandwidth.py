@@ -23,16 +23,16 @@ _FIRST_LOOK: Final = 64
 
 
 def transfer_ns(hardware: Hardware, tier: str, nbytes: int, *, to_gpu: bool) -> int:
-    """Return the ns that one transfer of `nbytes` takes on an idle channel."""
-    if tier == SSD:
-        ssd = hardware.ssd
-        rate = ssd.read_bytes_per_s if to_gpu else ssd.write_bytes_per_s
-        latency = ssd.latency_ns
-    else:
-        link = hardware.host_link
-        rate = link.to_gpu_bytes_per_s if to_gpu else link.to_host_bytes_per_s
-        latency = 0
-    return latency - (-nbytes * 10**9 // rate)
+    """Return the ns that one transfer of `nbytes` takes on an idle channel.
+
+    What goes to or comes from the SSD crosses the host link too.
+    """
+    ssd, link = hardware.ssd, hardware.host_link
+    rate = link.to_gpu_bytes_per_s if to_gpu else link.to_host_bytes_per_s
+    if tier != SSD:
+        return -(-nbytes * 10**9 // rate)
+    rate = min(rate, ssd.read_bytes_per_s if to_gpu else ssd.write_bytes_per_s)
+    return ssd.latency_ns - (-nbytes * 10**9 // rate)
 
 
 @dataclass(frozen=True, slots=True)

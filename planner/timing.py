@@ -47,6 +47,12 @@ class Timeline:
         turn, rest = divmod(ns - origin, self.period_ns)
         return turn * len(self.starts) + int(self.starts.searchsorted(rest + origin))
 
+    def first_starts(self, ns: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return `first_start` of each of many times."""
+        origin = int(self.starts[0])
+        turn, rest = np.divmod(ns - origin, self.period_ns)
+        return turn * len(self.starts) + self.starts.searchsorted(rest + origin)
+
     def last_end(self, ns: int) -> int:
         """Return the last position whose op has ended at `ns`."""
         turn, rest = divmod(ns, self.period_ns)
