@@ -7,17 +7,20 @@ is really over the budget counts.
 from __future__ import annotations
 
 import heapq
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from teraio.planner.absence import absences
 from teraio.planner.grid import Grid
+from teraio.planner.minimum import least_memory
 from teraio.planner.options import Options
 from teraio.planner.problem import Answer
 from teraio.planner.schedule import Schedule
 from teraio.planner.simulate import Simulation, simulate_actions
 from teraio.planner.slack import relax
+from teraio.planner.step import peak
 from teraio.planner.timing import Timeline, retime
 
 if TYPE_CHECKING:
@@ -34,10 +37,12 @@ _GOOD_ENOUGH: Final = 0.85
 20 problems with steps of 300 to 9,800 ops, 1.0 looked at 0.9 to 4 times as many options; the
 stall was between 1.9 % of the ideal step longer with it and 3.9 % shorter, the same on average."""
 
-_ATTEMPTS: Final = 24
+_ATTEMPTS: Final = 48
+_LEVELS: Final = 16
 _WORK: Final = 100_000
 """A step that still stalls is planned up to so many times, as often as its intervals and ops,
-taken together, go into `_WORK`, but at least once."""
+taken together, go into `_WORK`, but at least once. The last `_LEVELS` attempts are for budgets
+from the least possible memory on."""
 
 _ROUNDS: Final = 3
 """How often the windows are set anew in a step within `_WORK`, first for ideal times and then for
@@ -60,38 +65,15 @@ def greedy(problem: Problem) -> Answer:
     the device wait least. What turned out not to be needed is undone. The windows of what is
     left are set in a few ways, and those with the shortest stall are kept.
 
-    A plan that stalls is improved on: channels also have the time in which the best plan so far
-    waits, and once that no longer helps, the interval that it waits for longest is exchanged
-    for others.
+    A plan that stalls is improved on, as often as the size of the step allows: channels also
+    have the time in which the best plan so far waits; the interval that it waits for longest is
+    exchanged for others; and what was chosen for less memory is tried.
     """
-    grid = Grid.of(problem)
-    best = _attempt(problem, grid, (), frozenset())
-    left_out: frozenset[int] = frozenset()
-    refused: set[int] = set()
-    stretch = True
-    for _ in range(_attempts(problem) - 1):
-        if best.simulation.stall_ns == 0:
-            break
-        culprit = -1 if stretch else _waited_for(problem, best, refused)
-        if not stretch and culprit < 0:
-            break
-        tried = left_out if stretch else left_out | {culprit}
-        other = _attempt(problem, grid, best.simulation.waits, tried)
-        if other.fits and other.simulation.stall_ns < best.simulation.stall_ns:
-            best, left_out = other, tried
-        elif stretch:
-            stretch = False
-        else:
-            refused.add(culprit)
-    return Answer(best.actions)
-
-
-def _attempts(problem: Problem) -> int:
-    return max(1, min(_ATTEMPTS, _WORK // _work(problem)))
-
-
-def _work(problem: Problem) -> int:
-    return len(problem.intervals) + len(problem.step.ops)
+    search = _Search(problem)
+    search.stretch()
+    search.exchange()
+    search.tighten()
+    return Answer(search.best.actions)
 
 
 class _Timed(NamedTuple):
@@ -100,6 +82,60 @@ class _Timed(NamedTuple):
     actions: tuple[Action, ...]
     simulation: Simulation
     fits: bool
+
+
+class _Search:
+    """The best plan so far, and how many more attempts the size of the step allows."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._problem = problem
+        self._grid = Grid.of(problem)
+        self._left = min(_ATTEMPTS, _WORK // _work(problem)) - 1
+        self._left_out: frozenset[int] = frozenset()
+        self.best = _attempt(problem, self._grid, (), self._left_out)
+
+    def stretch(self) -> None:
+        """Give the channels the time in which the best plan waits, as long as that helps."""
+        while self._may_improve() and self._try(self._problem, self._left_out):
+            pass
+
+    def exchange(self) -> None:
+        """Leave out the interval that the best plan waits for longest, as long as there is one."""
+        refused: set[int] = set()
+        while self._left > _LEVELS and self._may_improve():
+            culprit = _waited_for(self._problem, self.best, refused)
+            if culprit is None:
+                return
+            refused.add(culprit)
+            left_out = self._left_out | {culprit}
+            if self._try(self._problem, left_out):
+                self._left_out = left_out
+
+    def tighten(self) -> None:
+        """Choose as for less memory: the budgets tried do not depend on this problem's."""
+        step = self._problem.step
+        least = least_memory(step, self._problem.intervals).nbytes
+        for level in range(_LEVELS):
+            budget = least + (peak(step) - least) * level // _LEVELS
+            if budget < self._problem.planned_bytes and self._may_improve():
+                self._try(replace(self._problem, planned_bytes=budget), frozenset())
+
+    def _may_improve(self) -> bool:
+        return self._left > 0 and self.best.simulation.stall_ns > 0
+
+    def _try(self, problem: Problem, left_out: frozenset[int]) -> bool:
+        """Make another attempt; return whether it is the best so far."""
+        self._left -= 1
+        waits = self.best.simulation.waits if problem is self._problem else ()
+        other = _attempt(problem, self._grid, waits, left_out)
+        if not other.fits or other.simulation.stall_ns >= self.best.simulation.stall_ns:
+            return False
+        self.best = other
+        return True
+
+
+def _work(problem: Problem) -> int:
+    return len(problem.intervals) + len(problem.step.ops)
 
 
 def _attempt(
@@ -117,8 +153,8 @@ def _attempt(
     return _with_best_windows(schedule)
 
 
-def _waited_for(problem: Problem, best: _Timed, refused: set[int]) -> int:
-    """Return the interval that the step waits for longest of those not `refused`; or -1."""
+def _waited_for(problem: Problem, best: _Timed, refused: set[int]) -> int | None:
+    """Return the interval that the step waits for longest of those not `refused`, if any."""
     n_ops = len(problem.step.ops)
     index_of = {
         (problem.step.tensors[i.tensor].id, i.after_op): k for k, i in enumerate(problem.intervals)
@@ -132,7 +168,7 @@ def _waited_for(problem: Problem, best: _Timed, refused: set[int]) -> int:
         for index in due.get(op % n_ops, []):
             if index not in refused:
                 return index
-    return -1
+    return None
 
 
 def _fill(
