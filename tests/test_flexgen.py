@@ -38,6 +38,14 @@ def test_no_more_of_a_class_than_is_needed_the_largest_first():
     assert set(tiers(flexgen(problem_of(trace, 8 * MIB, hardware=FAST)))) == {1, 2}
 
 
+def test_shares_grow_until_whole_tensors_suffice():
+    """512 bytes are over at op 10, where the only idle tensor is the last of its class."""
+    small = T(1, MIB + 512, "0w 14r", alloc=0, free=14, kind="other")
+    large = T(2, 64 * MIB, "15w 25r", alloc=15, free=25, kind="other")
+    trace = make_trace(30, [small, large, waits(C, 10, 10, 64)])
+    assert set(tiers(flexgen(problem_of(trace, 65 * MIB, hardware=FAST)))) == {1, 2}
+
+
 def test_without_shares_that_fit_it_says_so():
     trace = make_trace(20, [waits(A, 0, 19), waits(C, 10, 10)])
     with pytest.raises(CannotFitError, match="infeasible"):

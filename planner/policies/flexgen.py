@@ -64,14 +64,14 @@ def flexgen(problem: Problem) -> Answer:
     optimizer states, activations, others) where inference has weights, cache and activations;
     there is no batch or block size to search for; channel rates are those of the hardware
     file, not fitted; memory must suffice at every op and not at two peaks, and where whole
-    tensors cannot, the program is solved again with what they lacked, where the original relaxes
-    memory by a constant.
+    tensors cannot, the program is solved again with more than they lacked, twice as much each
+    time, where the original relaxes memory by a constant.
 
     Raises CannotFitError if no shares fit, and SolverMissingError without a solver.
     """
     classes = _classes(problem)
     lacking = classes.lacking
-    for _ in range(_ROUNDS):
+    for turn in range(_ROUNDS):
         solution = solve(_model(problem, classes, lacking), time_limit_s=problem.time_limit_s)
         if solution.values is None:
             break
@@ -80,7 +80,7 @@ def flexgen(problem: Problem) -> Answer:
         if not (short > 0).any():
             return Answer(_actions(problem, tiers), solution.solver, solution.status)
         most = classes.away.sum(axis=1)
-        lacking = np.minimum(lacking + np.maximum(short, 0), most)
+        lacking = np.minimum(lacking + np.maximum(short, 0) * 2**turn, most)
     raise _no_shares(solution)
 
 

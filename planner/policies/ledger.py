@@ -94,14 +94,25 @@ class Ledger:
         return np.where(never, self.end[rows], gone), np.where(never, self.first[rows], start)
 
     def window(self, row: int, tier: str) -> Window:
-        """Return what `windows` says of one interval."""
-        gone, start = self.windows(np.array([row]), tier)
-        return Window(tier, int(gone[0]), int(start[0]))
+        """Return what `windows` says of one interval, which takes less time."""
+        first, end = int(self.first[row]), int(self.end[row])
+        to_tier, to_gpu = self.channels.to_tier(tier), self.channels.to_gpu(tier)
+        done = to_tier.finish(first, end, int(self.out_ns[tier][row]))
+        start = to_gpu.start(first, end, int(self.in_ns[tier][row]))
+        if done is None or start is None or not self.allowed[tier][row]:
+            return Window(tier, end, first)
+        return Window(tier, done + 1, start)
 
-    def waits(self, rows: Indices, tier: str) -> Indices:
-        """Return how many ops pass before an offload of each interval could begin."""
+    def waits(self, rows: Indices, tier: str, n_ops: int) -> NDArray[np.bool_]:
+        """Return whether an offload of each interval could not begin for `n_ops` ops."""
         begin = self.channels.to_tier(tier).finishes(self.first[rows], np.array(1))
-        return begin - self.first[rows]
+        late: NDArray[np.bool_] = begin - self.first[rows] >= n_ops
+        return late
+
+    def wait(self, row: int, tier: str, n_ops: int) -> bool:
+        """Return what `waits` says of one interval."""
+        first = int(self.first[row])
+        return self.channels.to_tier(tier).free_ns(first, first + n_ops) == 0
 
     def host_fits(self, row: int) -> bool:
         """Return whether host memory has room for a copy over the whole interval."""

@@ -7,7 +7,7 @@ HieronZhang/G10-Artifact.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -52,52 +52,41 @@ def teraio2025(problem: Problem) -> Answer:
     return Answer(fit_windows(problem, ledger.chosen()))
 
 
-class _Offers(NamedTuple):
-    """What each of `rows` would get: its tier, window and the ns over the budget it relieves."""
-
-    rows: Indices
-    host: Indices
-    gone: Indices
-    start: Indices
-    relieved_ns: Indices
-
-
 def _choose(ledger: Ledger) -> None:
     rows = np.flatnonzero(ledger.nbytes >= _LEAST_BYTES)
     while len(rows) and ledger.memory.worst() > 0:
-        offers = _offers(ledger, rows)
-        hopeful = offers.relieved_ns > 0
-        rows = rows[hopeful]
-        ranked = np.lexsort((rows, -ledger.size[rows], -offers.relieved_ns[hopeful]))
-        best = rows[ranked[: ledger.batch]]
+        relieved = _relieved_ns(ledger, rows)
+        rows, relieved = rows[relieved > 0], relieved[relieved > 0]
+        best = rows[np.lexsort((rows, -ledger.size[rows], -relieved))[: ledger.batch]]
         for row in best.tolist():
             _place(ledger, row)
         rows = rows[~np.isin(rows, list(ledger.placed))]
 
 
-def _place(ledger: Ledger, row: int) -> None:
-    """Place an interval if it still relieves; without room in host memory it must wait."""
-    offer = _offers(ledger, np.array([row]))
-    if not offer.relieved_ns[0]:
-        return
-    tier = HOST if offer.host[0] else SSD
-    if tier == HOST and not ledger.host_fits(row):
-        ledger.allowed[HOST][row] = False
-    else:
-        ledger.place(row, Window(tier, int(offer.gone[0]), int(offer.start[0])))
-
-
-def _offers(ledger: Ledger, rows: Indices) -> _Offers:
+def _relieved_ns(ledger: Ledger, rows: Indices) -> Indices:
+    """Return the time of the ops over the budget that each interval would relieve."""
     gone, start = ledger.windows(rows, SSD)
-    host = np.zeros(len(rows), dtype=bool)
     if ledger.problem.host_bytes:
         host_gone, host_start = ledger.windows(rows, HOST)
-        saturated = (start <= gone) | (ledger.waits(rows, SSD) >= _SATURATED_OPS)
+        saturated = (start <= gone) | ledger.waits(rows, SSD, _SATURATED_OPS)
         host = saturated & (host_gone < host_start)
         gone, start = np.where(host, host_gone, gone), np.where(host, host_start, start)
     pressure = ledger.pressure()
-    relieved = np.where(gone < start, pressure[start] - pressure[gone], 0)
-    return _Offers(rows, host, gone, start, relieved)
+    return np.where(gone < start, pressure[start] - pressure[gone], 0)
+
+
+def _place(ledger: Ledger, row: int) -> None:
+    """Place an interval if it still relieves; without room in host memory it must wait."""
+    window = ledger.window(row, SSD)
+    if window.start <= window.gone or ledger.wait(row, SSD, _SATURATED_OPS):
+        host = ledger.window(row, HOST)
+        window = host if host.gone < host.start else window
+    if window.start <= window.gone or not ledger.memory.excess(window.gone, window.start):
+        return
+    if window.tier == HOST and not ledger.host_fits(row):
+        ledger.allowed[HOST][row] = False
+    else:
+        ledger.place(row, window)
 
 
 def _force(ledger: Ledger) -> None:
