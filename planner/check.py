@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections import defaultdict
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from teraio.planner.controls import control_fault
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 _PERIODS = 3
 """Steps laid end to end to check transfers: windows shorter than a step cross one boundary, and
 the middle one of three has a step on either side."""
+
+
+_NEVER = 1 << 200
+"""A time after every other, in whatever unit."""
 
 
 class PlanCheckError(TeraioError):
@@ -46,9 +50,11 @@ class _Move(NamedTuple):
 
 
 class _Job(NamedTuple):
+    """A transfer that must lie between two times, in ns from the start of a step."""
+
     release_ns: int
     deadline_ns: int
-    duration_ns: int
+    nbytes: int
     action: Action
 
 
@@ -142,9 +148,11 @@ def _paired(
         position = bisect_right(starts, offload.after_op)
         prefetch = prefetches[position % len(prefetches)]
         moves.append(_move(tensor, offload, prefetch, n_ops))
-    for earlier, later in pairwise([*moves, _next_step(moves[0], n_ops)]):
-        if later.after < earlier.needed:
-            _fail(f"the tensor is away until op {earlier.needed % n_ops}", later.offload)
+    after = [*(move.after for move in moves[1:]), moves[0].after + n_ops]
+    for position, (move, again) in enumerate(zip(moves, after, strict=True)):
+        if again < move.needed:
+            later = moves[(position + 1) % len(moves)].offload
+            _fail(f"the tensor is away until op {move.needed % n_ops}", later)
     return moves
 
 
@@ -176,15 +184,6 @@ def _next_use(tensor: StepTensor, after: int, n_ops: int) -> int | None:
     if position < len(ops):
         return ops[position]
     return ops[0] + n_ops if ops and tensor.alloc_op is None and tensor.free_op is None else None
-
-
-def _next_step(move: _Move, n_ops: int) -> _Move:
-    return move._replace(
-        after=move.after + n_ops,
-        gone=move.gone + n_ops,
-        back=move.back + n_ops,
-        needed=move.needed + n_ops,
-    )
 
 
 def _check_listed(step: Step, plan: Plan, moves: Iterable[int]) -> None:
@@ -252,9 +251,9 @@ def _check_host(step: Step, plan: Plan, moves: dict[int, list[_Move]]) -> None:
     change = [0] * (n_ops + 1)
     for tensor_moves in moves.values():
         there = [move for move in tensor_moves if move.offload.to == HOST]
-        following = [*there[1:], *(_next_step(move, n_ops) for move in there[:1])]
-        for move, later in zip(there, following, strict=True):
-            end = move.needed if later.offload.write else later.after + 1
+        for move, later in zip(there, [*there[1:], *there[:1]], strict=True):
+            again = later.after + (0 if later.after > move.after else n_ops)
+            end = move.needed if later.offload.write else again + 1
             _add(change, move.after + 1, end, move.tensor.size)
     used = list(accumulate(change[:n_ops]))
     most = max(used)
@@ -302,72 +301,92 @@ def _check_transfers(step: Step, plan: Plan, moves: list[_Move]) -> None:
     starts no earlier than q (ideal + S) + its ideal start, and no later than that + S. A
     transfer therefore lies inside its ideal window with S added at the end, so if even the
     preemptive earliest-deadline-first schedule, which is optimal, misses such a window then no
-    run keeps to the prediction.
+    run keeps to the prediction. In each direction the bytes of both tiers cross the host link:
+    an SSD transfer is no faster than that, and the link by itself must be able to carry both.
     """
-    period = plan.prediction.step_ns
-    for jobs in _channels(step, plan, moves):
-        work = sum(job.duration_ns for job in jobs)
-        if work > period:
-            _fail(f"{work} ns of transfers on one channel in a step of {period} ns", jobs[0].action)
-        _check_deadlines(jobs, period)
-
-
-def _channels(step: Step, plan: Plan, moves: list[_Move]) -> list[list[_Job]]:
     ssd, link = plan.hardware.ssd, plan.hardware.host_link
-    rates = {
-        (SSD, True): (ssd.write_bytes_per_s, ssd.latency_ns),
-        (SSD, False): (ssd.read_bytes_per_s, ssd.latency_ns),
-        (HOST, True): (link.to_host_bytes_per_s, 0),
-        (HOST, False): (link.to_gpu_bytes_per_s, 0),
+    jobs = _jobs(step, plan, moves)
+    for out, ssd_rate, rate in (
+        (True, ssd.write_bytes_per_s, link.to_host_bytes_per_s),
+        (False, ssd.read_bytes_per_s, link.to_gpu_bytes_per_s),
+    ):
+        to_ssd, to_host = jobs[SSD, out], jobs[HOST, out]
+        slower = min(ssd_rate, rate)
+        _check_channel(plan, to_ssd, [ssd.latency_ns + _ns(job, slower) for job in to_ssd], 1)
+        _check_channel(plan, to_host, [_ns(job, rate) for job in to_host], 1)
+        if to_ssd and to_host:
+            both = to_ssd + to_host
+            _check_channel(plan, both, [job.nbytes * 10**9 for job in both], rate)
+
+
+def _ns(job: _Job, rate: int) -> int:
+    return -(-job.nbytes * 10**9 // rate)
+
+
+def _jobs(step: Step, plan: Plan, moves: list[_Move]) -> dict[tuple[str, bool], list[_Job]]:
+    """Return the transfers of each tier, out of the device and into it."""
+    jobs: dict[tuple[str, bool], list[_Job]] = {
+        (tier, out): [] for tier in (SSD, HOST) for out in (True, False)
     }
-    jobs: dict[tuple[str, bool], list[_Job]] = {channel: [] for channel in rates}
     for move in moves:
-        tier = move.offload.to
-        spans: list[tuple[bool, int, int, Action]] = [
-            (False, move.back, move.needed, move.prefetch)
-        ]
+        tier, nbytes = move.offload.to, move.tensor.nbytes
+        window = _window(step, plan, move.back, move.needed)
+        jobs[tier, False].append(_Job(*window, nbytes, move.prefetch))
         if move.offload.write:
-            spans.append((True, move.after, move.gone, move.offload))
-        for out, after, until, action in spans:
-            rate, latency = rates[tier, out]
-            duration = latency - (-move.tensor.nbytes * 10**9 // rate)
-            jobs[tier, out].append(_job(step, plan, after, until, duration, action))
-    return list(jobs.values())
+            window = _window(step, plan, move.after, move.gone)
+            jobs[tier, True].append(_Job(*window, nbytes, move.offload))
+    return jobs
 
 
-def _job(step: Step, plan: Plan, after: int, until: int, duration_ns: int, action: Action) -> _Job:
+def _window(step: Step, plan: Plan, after: int, until: int) -> tuple[int, int]:
     n_ops, told = len(step.ops), plan.prediction
-    first = step.ops[after % n_ops]
-    crossed = until // n_ops - after // n_ops
-    deadline = step.ops[until % n_ops].start_ns + crossed * told.step_ns + told.stall_ns
-    return _Job(first.start_ns + first.duration_ns, deadline, duration_ns, action)
+    turn, first = divmod(after, n_ops)
+    crossed, last = divmod(until, n_ops)
+    deadline = step.ops[last].start_ns + (crossed - turn) * told.step_ns + told.stall_ns
+    return step.ops[first].start_ns + step.ops[first].duration_ns, deadline
 
 
-def _check_deadlines(jobs: list[_Job], period_ns: int) -> None:
-    """Run preemptive earliest-deadline-first over a few periods; every job must be in time."""
-    arrivals = sorted(
-        (job.release_ns + q * period_ns, job.deadline_ns + q * period_ns, index)
-        for q in range(_PERIODS)
-        for index, job in enumerate(jobs)
+def _check_channel(plan: Plan, jobs: list[_Job], durations: list[int], ticks: int) -> None:
+    """Run preemptive earliest-deadline-first over a few periods; every job must be in time.
+
+    Each job takes its duration, in ticks, of which there are `ticks` in a ns.
+    """
+    period = plan.prediction.step_ns * ticks
+    work = sum(durations)
+    if work > period:
+        too_much = f"{work // ticks} ns of transfers on one channel"
+        _fail(f"{too_much} in a step of {plan.prediction.step_ns} ns", jobs[0].action)
+    rows = sorted(
+        (job.release_ns * ticks, job.deadline_ns * ticks, index) for index, job in enumerate(jobs)
     )
+    turns = range(0, _PERIODS * period, period)
+    late = _lateness(((a + turn, b + turn, k) for turn in turns for a, b, k in rows), durations)
+    if late is not None:
+        lateness, index = late
+        words = f"a transfer is {-(-lateness // ticks)} ns later than predicted"
+        _fail(words, jobs[index].action)
+
+
+def _lateness(
+    arrivals: Iterable[tuple[int, int, int]], durations: list[int]
+) -> tuple[int, int] | None:
+    """Serve (arrival, deadline, job) in order of arrival; return how late which job is, if any.
+
+    Of those that wait the one with the earliest deadline is served, until another arrives.
+    """
     waiting: list[tuple[int, int, int]] = []
     clock = 0
-    for release, deadline, index in arrivals:
-        clock = _serve(waiting, clock, release, jobs)
-        heapq.heappush(waiting, (deadline, index, jobs[index].duration_ns))
-    _serve(waiting, clock, None, jobs)
-
-
-def _serve(
-    waiting: list[tuple[int, int, int]], clock: int, until: int | None, jobs: list[_Job]
-) -> int:
-    """Serve those that wait, (deadline, job, ns left), earliest deadline first; return the time."""
-    while waiting and (until is None or clock < until):
-        deadline, index, left = heapq.heappop(waiting)
-        if until is not None and clock + left > until:
-            heapq.heappush(waiting, (deadline, index, left - (until - clock)))
-            return until
-        clock += left
-        if clock > deadline:
-            _fail(f"a transfer is {clock - deadline} ns later than predicted", jobs[index].action)
-    return clock if until is None else max(clock, until)
+    for release, deadline, index in chain(arrivals, [(_NEVER, _NEVER, -1)]):
+        while waiting and clock < release:
+            first, job, left = waiting[0]
+            if clock + left > release:
+                heapq.heapreplace(waiting, (first, job, left - (release - clock)))
+                break
+            heapq.heappop(waiting)
+            clock += left
+            if clock > first:
+                return clock - first, job
+        if index >= 0:
+            clock = max(clock, release)
+            heapq.heappush(waiting, (deadline, index, durations[index]))
+    return None

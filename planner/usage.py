@@ -49,7 +49,9 @@ def memory_use(step: Step, simulation: Simulation, bins: int = BINS) -> list[int
     timeline = Timeline.of(step, simulation.waits)
     edges = np.array(bin_edges(simulation, bins), dtype=np.int64)
     needs = needs_without(step, simulation.away)
-    firsts = timeline.ends.searchsorted(edges[:-1], side="right")
+    edges[-1] += 1  # an op that takes no time may begin where the step ends
+    over = np.maximum(timeline.ends, timeline.starts + 1)
+    firsts = over.searchsorted(edges[:-1], side="right")
     ends = np.maximum(timeline.starts.searchsorted(edges[1:]), 1)
     firsts = np.minimum(firsts, ends - 1)
     return [

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
+from teraio.planner.absence import planned_peak
 from teraio.planner.check import PlanCheckError, check_plan
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
@@ -20,6 +21,8 @@ from teraio.planner.plan import (
     Hardware,
     HostLink,
     Offload,
+    PlannedTensor,
+    Prediction,
     Prefetch,
     Ssd,
     Traffic,
@@ -550,3 +553,51 @@ def test_a_large_step_is_checked_in_exact_integers():
 def empty_plan(step):
     plan = make_plan(training_trace(2), sha256="", memory_bytes=1 << 40, hardware=ASSUMED)
     return replace(plan, trace=replace(plan.trace, ops=len(step.ops)))
+
+
+def both_tiers(stall_ns, link=10**9, ssd=10**10):
+    """Two tensors of 6 MB, one in each tier, that come back during op 10, of 10 ms."""
+    tensors = [T(k, 6_000_000, "0r 11r") for k in (1, 2)]
+    trace = make_trace(12, tensors, durations=10_000_000)
+    step = load_step(trace)
+    hardware = Hardware(Ssd(ssd, ssd, 0), HostLink(link, link), {})
+    plan = make_plan(trace, sha256="", memory_bytes=1 << 30, hardware=hardware)
+    tiers = ((1, "ssd"), (2, "host"))
+    actions = [
+        *(Offload(k, tier, 0, 1, write=False) for k, tier in tiers),
+        *(Prefetch(k, tier, 9, 11) for k, tier in tiers),
+    ]
+    moved = Traffic(to_tier_bytes=0, to_gpu_bytes=6_000_000, dropped_bytes=6_000_000)
+    ideal = step.period_ns
+    return step, replace(
+        plan,
+        budget=Budget(1 << 30, 1 << 30, 0.0),
+        controls=NO_CONTROLS,
+        actions=tuple(actions),
+        tensors=tuple(PlannedTensor(k, 6_000_000, "", "", 0, k - 1) for k in (1, 2)),
+        prediction=Prediction(
+            ideal, ideal + stall_ns, stall_ns, ideal, planned_peak(step, actions), moved, moved
+        ),
+    )
+
+
+def test_the_link_must_carry_both_tiers():
+    # Alone each takes 6 ms at the link's rate. Together they take 12 ms.
+    check_plan(*both_tiers(2_000_000))
+    with pytest.raises(PlanCheckError, match="a transfer is 1 ns later"):
+        check_plan(*both_tiers(1_999_999))
+    check_plan(*both_tiers(0, link=1_200_000_000))
+    with pytest.raises(PlanCheckError, match="a transfer is 1 ns later"):
+        check_plan(*both_tiers(0, link=1_199_999_999))
+
+
+def test_the_ssd_is_no_faster_than_the_link():
+    step, plan = both_tiers(0, link=1_200_000_000)
+    only = tuple(a for a in plan.actions if a.tensor == 1)
+    none = Traffic(0, 0, 0)
+    plan = replace(told(plan, host=none), actions=only, tensors=plan.tensors[:1])
+    plan = told(plan, peak_bytes=planned_peak(step, only))
+    check_plan(step, plan)
+    slow = replace(plan, hardware=replace(plan.hardware, host_link=HostLink(10**9, 599_999_999)))
+    with pytest.raises(PlanCheckError, match="a transfer is 1 ns later"):
+        check_plan(step, slow)
