@@ -18,6 +18,7 @@ from teraio.planner.channels import NEVER
 from teraio.planner.laps import Lap, Run
 from teraio.planner.plan import Offload
 from teraio.planner.timing import Timeline
+from teraio.profiler.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,13 +85,17 @@ class Simulation:
 
 
 def simulate(step: Step, plan: Plan) -> Simulation:
-    """Replay `plan` on `step` until the steps repeat."""
+    """Replay `plan` on `step` until the steps repeat; raises as `simulate_actions` does."""
     return simulate_actions(step, plan.hardware, plan.actions)
 
 
 def simulate_actions(step: Step, hardware: Hardware, actions: Sequence[Action]) -> Simulation:
-    """Replay actions, in op order, on `step` until the steps repeat."""
+    """Replay actions, in op order, on `step` until the steps repeat.
+
+    Raises UsageError if the channels are so slow that times would not stay within 64 bits.
+    """
     run = Run(step, hardware, actions)
+    _require_countable(run)
     lap, steps, steady = _settled(run, step, actions)
     spans = _spans(run)
     busy = {name: int((own[:, 1] - own[:, 0]).sum()) for name, own in spans.items()}
@@ -108,6 +113,13 @@ def simulate_actions(step: Step, hardware: Hardware, actions: Sequence[Action]) 
         spans=spans,
         away=away,
     )
+
+
+def _require_countable(run: Run) -> None:
+    alone_ns = sum(transfer.alone_ns for transfer in run.transfers if transfer is not None)
+    if run.period_ns + 4 * alone_ns >= 1 << 63:
+        msg = f"the transfers of a step would take {alone_ns} ns, longer than can be counted"
+        raise UsageError(msg, hint="check the rates, and that they are bytes per second")
 
 
 def _settled(run: Run, step: Step, actions: Sequence[Action]) -> tuple[Lap, int, bool]:

@@ -25,6 +25,7 @@ from teraio_cli.plan import plan
 from teraio_cli.profile import profile
 from teraio_cli.run import run
 from teraio_cli.scripts import SCRIPT_CONTEXT, PlanFirst
+from teraio_cli.simulate import simulate
 
 CLOSED_PIPE: Final = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away."""
@@ -59,6 +60,7 @@ app.command(context_settings=SCRIPT_CONTEXT)(profile)
 app.command()(plan)
 app.command(cls=PlanFirst, context_settings=SCRIPT_CONTEXT)(run)
 app.command()(inspect)
+app.command()(simulate)
 app.add_typer(import_, name="import")
 app.command()(export)
 app.command()(bench)

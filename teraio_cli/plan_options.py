@@ -24,12 +24,13 @@ def hardware_of(
     host_link: str | None = None,
     ssds: int = 1,
     tbw: str | None = None,
+    base: Hardware | None = None,
 ) -> Hardware:
     """Return the hardware that the options describe.
 
-    It is that of the file, or what is assumed if there is none, with the rates that are given,
-    times `ssds` drives. Raises what `read_hardware`, `with_rates`, `with_drives` and the parsers
-    raise.
+    It is that of the file, or `base` if there is none (by default what is assumed), with the
+    rates that are given, times `ssds` drives. Raises what `read_hardware`, `with_rates`,
+    `with_drives` and the parsers raise.
     """
     from teraio.planner.hardware import ASSUMED, read_hardware, with_drives, with_rates, with_tbw
     from teraio.planner.units import parse_rate, parse_size
@@ -38,7 +39,7 @@ def hardware_of(
         return None if text is None else parse_rate(text)
 
     one = with_rates(
-        read_hardware(Path(file)) if file else ASSUMED,
+        read_hardware(Path(file)) if file else base or ASSUMED,
         ssd_read=rate(ssd_read),
         ssd_write=rate(ssd_write),
         host_link=rate(host_link),

@@ -1,0 +1,40 @@
+"""Whether a plan can be replayed on a step: both have the same ops and tensors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from teraio.profiler.errors import BadInputError
+
+if TYPE_CHECKING:
+    from teraio.planner.plan import Plan
+    from teraio.planner.step import Step
+
+
+def require_match(step: Step, plan: Plan) -> None:
+    """Check that `plan` moves tensors of `step`, between ops of `step`.
+
+    Raises BadInputError, which names the first difference: the number of ops, an op's name, or a
+    tensor that is missing or has another size.
+    """
+    difference = _difference(step, plan)
+    if difference:
+        msg = f"the plan is for another trace: {difference}"
+        raise BadInputError(msg, hint="name the trace that the plan was made from")
+
+
+def _difference(step: Step, plan: Plan) -> str:
+    if plan.trace.ops != len(step.ops):
+        return f"it has {plan.trace.ops} ops, the trace {len(step.ops)}"
+    for number, op in enumerate(step.ops):
+        planned = plan.trace.program.op_name(number)
+        if planned != op.name:
+            return f"op {number} is `{planned}` in it, `{op.name}` in the trace"
+    nbytes = {tensor.id: tensor.nbytes for tensor in step.tensors}
+    for entry in plan.tensors:
+        name = f"tensor {entry.id}" + (f" `{entry.name}`" if entry.name else "")
+        if entry.id not in nbytes:
+            return f"{name} is not in the trace"
+        if entry.nbytes != nbytes[entry.id]:
+            return f"{name} has {entry.nbytes} bytes in it, {nbytes[entry.id]} in the trace"
+    return ""
