@@ -37,7 +37,7 @@ def infeasible(
         *_ruled(problem, least, controls),
     ]
     hint = f"take `--memory {possible.memory_bytes}`, or `--or-minimum` for just that"
-    return InfeasibleError("\n".join(lines), hint=hint)
+    return InfeasibleError("\n".join(lines), hint=hint, least_bytes=possible.memory_bytes)
 
 
 def looser(problem: Problem) -> str:

@@ -6,6 +6,7 @@ TeraioError
  ├─ NothingRecordedError   70   the script ended before one complete step
  ├─ InfeasibleError        69   no plan exists under the budget
  ├─ SolverMissingError     69   a policy needs a solver and none is installed
+ ├─ PackageMissingError    69   an option needs a package that is not installed
  ├─ OutputExistsError      73   an output exists and --force was not given
  ├─ StorageError           74   an SSD folder or a transfer failed
  ├─ DivergedError          76   under --strict: the program is not the planned one
@@ -56,13 +57,26 @@ class NothingRecordedError(TeraioError):
 
 
 class InfeasibleError(TeraioError):
-    """No plan exists under the budget."""
+    """No plan exists under the budget.
+
+    `least_bytes` is the device memory from which on there is one, None if that is not known.
+    """
 
     exit_code = 69
+
+    def __init__(self, message: str, *, hint: str = "", least_bytes: int | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.least_bytes = least_bytes
 
 
 class SolverMissingError(TeraioError):
     """No solver for linear programs is installed."""
+
+    exit_code = 69
+
+
+class PackageMissingError(TeraioError):
+    """A package that an option needs is not installed."""
 
     exit_code = 69
 

@@ -1,0 +1,148 @@
+"""Every policy side by side, on one step, budget and hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from teraio.planner.make import make_plan
+from teraio.planner.outcome import Outcome, outcome_of
+from teraio.planner.plan import Budget, Controls
+from teraio.planner.policies import AUTO, POLICIES
+from teraio.planner.problem import CannotFitError
+from teraio.planner.step import load_step, peak
+from teraio.profiler.errors import InfeasibleError, SolverMissingError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from teraio.planner.plan import Hardware, Plan
+    from teraio.planner.step import Step
+    from teraio.profiler.trace import Trace
+
+IDEAL: Final = "keep"
+"""The policy that moves nothing; without a limit it is what the others are compared with."""
+
+COMPARED: Final = tuple(name for name in POLICIES if name != IDEAL)
+"""The policies that are compared if none is named."""
+
+_DEFAULT: Final = Controls()
+
+
+@dataclass(frozen=True)
+class Row:
+    """A policy, and what its plan costs; `outcome` is None if it has none, `reason` says why."""
+
+    policy: str
+    outcome: Outcome | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What each policy makes of the same step.
+
+    `ideal` is the step with unlimited memory; its peak is what the step needs with nothing moved.
+    `rows` are in the order of their steps' time, those with no plan last. `lower_bound_ns` holds
+    for every plan, and is None if there is none. `least_bytes` is the least possible memory if
+    `budget` is below it.
+    """
+
+    budget: Budget
+    hardware: Hardware
+    lower_bound_ns: int | None
+    ideal: Row
+    rows: tuple[Row, ...]
+    least_bytes: int | None = None
+
+
+def compare(
+    trace: Trace,
+    *,
+    sha256: str,
+    memory_bytes: int,
+    host_bytes: int = 0,
+    hardware: Hardware,
+    policies: Sequence[str] = COMPARED,
+    or_minimum: bool = False,
+    margin: float = 0.0,
+    controls: Controls = _DEFAULT,
+    time_limit_s: float = 60.0,
+    step: Step | None = None,
+    on_policy: Callable[[str], None] = lambda _: None,
+) -> Comparison:
+    """Return what each of `policies` makes of the last complete step of `trace`.
+
+    The arguments are those of `make_plan`; with `or_minimum` all policies get the least possible
+    memory if `memory_bytes` is below it. The plan behind each row has passed the checker.
+    `on_policy` is called with each policy before it answers.
+
+    Raises UsageError if no policy is named, or one that is unknown or named twice, and for what
+    `make_plan` raises it.
+    """
+    names = named_policies(policies)
+    step = load_step(trace) if step is None else step
+    plan_for = partial(
+        make_plan, trace, sha256=sha256, host_bytes=host_bytes, hardware=hardware, margin=margin,
+        controls=controls, time_limit_s=time_limit_s, step=step,
+    )  # fmt: skip
+    least = _least_above(plan_for, memory_bytes)
+    if least is not None and or_minimum:
+        memory_bytes, least = least, None
+    plans: dict[str, Plan] = {}
+    reasons: dict[str, str] = {}
+    for name in names:
+        on_policy(name)
+        try:
+            plans[name] = plan_for(memory_bytes=memory_bytes, policy=name)
+        except (InfeasibleError, SolverMissingError) as error:
+            reasons[name] = str(error).partition("\n")[0]
+    bound_ns = max((plan.prediction.lower_bound_ns for plan in plans.values()), default=None)
+    rows = [Row(name, outcome_of(step, plan, bound_ns or 1)) for name, plan in plans.items()]
+    rows.sort(key=lambda row: row.outcome.step_ns if row.outcome else 0)
+    return Comparison(
+        budget=Budget(memory_bytes, host_bytes, margin),
+        hardware=hardware,
+        lower_bound_ns=bound_ns,
+        ideal=Row(IDEAL, _ideal(plan_for, step)),
+        rows=(*rows, *(Row(name, None, reason) for name, reason in reasons.items())),
+        least_bytes=least,
+    )
+
+
+def named_policies(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of policies, `auto` as the one that it stands for.
+
+    Raises UsageError if there is none, or one that is unknown or named twice.
+    """
+    known = ", ".join(["auto", *POLICIES])
+    if not names:
+        msg = "no policy is named"
+        raise UsageError(msg, hint=f"the policies are {known}")
+    real = [AUTO if name == "auto" else name for name in names]
+    for index, name in enumerate(real):
+        if name not in POLICIES:
+            msg = f"unknown policy: `{name}`"
+            raise UsageError(msg, hint=f"the policies are {known}")
+        if name in real[:index]:
+            msg = f"the policy `{name}` is named twice"
+            also = f"; `auto` stands for `{AUTO}`" if "auto" in names else ""
+            raise UsageError(msg, hint=f"name each once{also}")
+    return tuple(real)
+
+
+def _least_above(plan_for: Callable[..., Plan], memory_bytes: int) -> int | None:
+    """Return the least possible memory if it is above `memory_bytes`."""
+    try:
+        plan_for(memory_bytes=memory_bytes, policy=IDEAL)
+    except CannotFitError:
+        return None
+    except InfeasibleError as error:
+        return error.least_bytes
+    return None
+
+
+def _ideal(plan_for: Callable[..., Plan], step: Step) -> Outcome:
+    plan = plan_for(memory_bytes=max(peak(step), 1), policy=IDEAL, margin=0.0)
+    return replace(outcome_of(step, plan, step.period_ns), seconds=0.0)
