@@ -37,10 +37,14 @@ def transfer_ns(hardware: Hardware, tier: str, nbytes: int, *, to_gpu: bool) -> 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Time taken from a channel: `ns` of each slot from position `first` on."""
+    """Time taken from a channel: `ns` of each slot from position `first` on.
+
+    `link` is what the same transfer took from the host link, if that is another channel.
+    """
 
     first: int
     ns: NDArray[np.int64]
+    link: Taken | None = None
 
     @property
     def total_ns(self) -> int:
@@ -49,11 +53,19 @@ class Taken:
 
 
 class Channel:
-    """The free time of one channel in one direction, slot by slot, in a step that repeats."""
+    """The free time of one channel in one direction, slot by slot, in a step that repeats.
 
-    def __init__(self, slots: NDArray[np.int64]) -> None:
+    Of the time taken from it the share `of_link` is taken from the channel `link` too, as far as
+    that has any left.
+    """
+
+    def __init__(
+        self, slots: NDArray[np.int64], link: Channel | None = None, of_link: float = 0.0
+    ) -> None:
         self._n_ops = len(slots)
         self._free = np.concatenate([slots, slots])
+        self._link = link
+        self._of_link = of_link
 
     def free_ns(self, first: int, end: int) -> int:
         """Return the free time in slots `first` to `end` - 1."""
@@ -116,30 +128,56 @@ class Channel:
     def give_back(self, taken: Taken) -> None:
         """Undo a take."""
         add_cyclic(self._free, taken.first, taken.ns)
+        if self._link is not None and taken.link is not None:
+            self._link.give_back(taken.link)
 
     def _take(self, first: int, ns: NDArray[np.int64]) -> Taken:
         used = np.flatnonzero(ns)
         if len(used):
             ns = ns[used[0] : used[-1] + 1].copy()
             first += int(used[0])
-        taken = Taken(first, ns if len(used) else ns[:0].copy())
+        taken = Taken(first, ns if len(used) else ns[:0].copy(), self._take_link(first, ns))
         add_cyclic(self._free, first, -taken.ns)
         return taken
 
+    def _take_link(self, first: int, ns: NDArray[np.int64]) -> Taken | None:
+        if self._link is None:
+            return None
+        first %= self._n_ops
+        free = self._link._free[first : first + len(ns)]
+        wanted = np.ceil(ns * self._of_link).astype(np.int64)
+        return self._link._take(first, np.minimum(wanted, free))
+
 
 class Channels:
-    """The four channels of a step: to and from each tier."""
+    """The four channels of a step: to and from each tier.
 
-    def __init__(self, slots: NDArray[np.int64]) -> None:
-        self._channels = {(tier, way): Channel(slots) for tier in (SSD, HOST) for way in (0, 1)}
+    What goes to or comes from the SSD crosses the host link too, and so takes some of its time;
+    without `hardware` that is not counted.
+    """
+
+    def __init__(self, slots: NDArray[np.int64], hardware: Hardware | None = None) -> None:
+        self._channels = {}
+        for to_gpu in (False, True):
+            host = self._channels[HOST, to_gpu] = Channel(slots)
+            shared = (host, _share_of_link(hardware, to_gpu=to_gpu)) if hardware else ()
+            self._channels[SSD, to_gpu] = Channel(slots, *shared)
 
     def to_tier(self, tier: str) -> Channel:
         """Return the channel from the device to `tier`."""
-        return self._channels[tier, 0]
+        return self._channels[tier, False]
 
     def to_gpu(self, tier: str) -> Channel:
         """Return the channel from `tier` to the device."""
-        return self._channels[tier, 1]
+        return self._channels[tier, True]
+
+
+def _share_of_link(hardware: Hardware, *, to_gpu: bool) -> float:
+    """Return the share of the host link that a transfer of the SSD takes up."""
+    ssd, link = hardware.ssd, hardware.host_link
+    if to_gpu:
+        return min(1.0, ssd.read_bytes_per_s / link.to_gpu_bytes_per_s)
+    return min(1.0, ssd.write_bytes_per_s / link.to_host_bytes_per_s)
 
 
 def add_cyclic(doubled: NDArray[np.int64], first: int, values: NDArray[np.int64]) -> None:

@@ -14,14 +14,26 @@ if TYPE_CHECKING:
     from teraio.planner.schedule import Placement, Schedule
 
 
+class Copying(NamedTuple):
+    """An interval in which a tensor goes away only so that its copy is made, and its window."""
+
+    interval: int
+    gone: int
+    back: int
+
+
 class Option(NamedTuple):
-    """A way to use an interval: what it relieves (see `Memory.relief`) and costs, in ns."""
+    """A way to use an interval: what it relieves (see `Memory.relief`) and costs, in ns.
+
+    With `copying` the tensor has been copied before, and so need only be dropped.
+    """
 
     tier: str
     gone: int
     back: int
     relief: int
     cost_ns: int
+    copying: Copying | None = None
 
     @property
     def ratio(self) -> float:
@@ -62,6 +74,33 @@ class Options:
                 return option
         return None
 
+    def dropped(self, index: int) -> Option | None:
+        """Return how interval `index` can be used in time if its copy is made before, if it can.
+
+        The copy is made in an earlier interval of the same family, in which the channels have
+        time to write it and to read it back.
+        """
+        schedule = self.schedule
+        first, end = schedule.span(index)
+        if first >= end or index in schedule.placed or index in self._left_out:
+            return None
+        for tier in schedule.tiers_of(index):
+            if not schedule.needs_write(index, tier):
+                continue
+            start = schedule.channels.to_gpu(tier).start(first, end, schedule.read_ns[tier][index])
+            copying = self._copying(index, tier) if start is not None and start > first else None
+            if start is None or copying is None:
+                continue
+            relief = schedule.memory.relief(first, start, schedule.size(index))
+            if (
+                relief
+                and schedule.may_use(copying.interval, tier)
+                and schedule.may_use(index, tier)
+            ):
+                cost_ns = 2 * schedule.read_ns[tier][index] + schedule.write_ns[tier][index]
+                return Option(tier, first, start - 1, relief, cost_ns, copying)
+        return None
+
     def forced(self, index: int) -> Option | None:
         """Return how interval `index` can relieve every bin inside it that is over the budget.
 
@@ -93,6 +132,18 @@ class Options:
             gone = np.where(self._needs_write(tier), gone, schedule.first)
             relief = np.where(self._may[tier], self._relief_limits(gone, start), 0)
             best = np.maximum(best, relief / self._costs_ns(tier))
+        best[[*schedule.placed, *self._left_out]] = 0
+        return best
+
+    def dropped_limits(self) -> NDArray[np.float64]:
+        """Return for each interval what the ratio of its `dropped` option cannot exceed."""
+        schedule = self.schedule
+        best = np.zeros(len(self._sizes))
+        for tier in schedule.tiers:
+            start = schedule.channels.to_gpu(tier).starts(schedule.end, self._read[tier])
+            may = self._may[tier] & self._needs_write(tier) & (self._position > 0)
+            relief = np.where(may, self._relief_limits(schedule.first, start), 0)
+            best = np.maximum(best, relief / (2 * self._read[tier] + self._write[tier]))
         best[[*schedule.placed, *self._left_out]] = 0
         return best
 
@@ -147,6 +198,22 @@ class Options:
         if relief == 0:
             return None
         return Option(tier, gone, start - 1, relief, self._cost_ns(index, tier))
+
+    def _copying(self, index: int, tier: str) -> Copying | None:
+        """Return the latest interval before `index` in which its copy can be made in time."""
+        schedule, place = self.schedule, self.schedule.families[index]
+        for earlier in reversed(place.members[: place.position]):
+            if earlier in schedule.placed or earlier in self._left_out:
+                continue
+            first, end = schedule.span(earlier)
+            out, into = schedule.channels.to_tier(tier), schedule.channels.to_gpu(tier)
+            start = into.start(first, end, schedule.read_ns[tier][earlier])
+            if start is None or start <= first:
+                continue
+            finish = out.finish(first, start - 1, schedule.write_ns[tier][earlier])
+            if finish is not None:
+                return Copying(earlier, finish + 1, start - 1)
+        return None
 
     def _cost_ns(self, index: int, tier: str) -> int:
         """Return the channel time of interval `index`.

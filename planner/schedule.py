@@ -60,7 +60,8 @@ class Schedule:
         self.memory = Memory(
             self.grid.most(demand(step)), problem.planned_bytes, self.grid.totals(step.slots)
         )
-        self.channels = Channels(self.grid.totals(step.slots if slots is None else slots))
+        free = self.grid.totals(step.slots if slots is None else slots)
+        self.channels = Channels(free, problem.hardware)
         self.placed: dict[int, Placement] = {}
         self.families = families(step, problem.intervals)
         self.ssd_written_bytes = 0

@@ -61,9 +61,10 @@ _REST: Final = -1
 def greedy(problem: Problem) -> Answer:
     """Choose intervals until the step fits the budget; it does for every budget that can be met.
 
-    First those that fit the free channel time; then, if memory is still over, those that make
-    the device wait least. What turned out not to be needed is undone. The windows of what is
-    left are set in a few ways, and those with the shortest stall are kept.
+    First those that fit the free channel time; if memory is still over, those that do once
+    their copies are made in intervals before; then those that make the device wait least. What
+    turned out not to be needed is undone. The windows of what is left are set in a few ways,
+    and those with the shortest stall are kept.
 
     A plan that stalls is improved on, as often as the size of the step allows: channels also
     have the time in which the best plan so far waits; the interval that it waits for longest is
@@ -148,6 +149,7 @@ def _attempt(
     schedule = Schedule(problem, grid, slots)
     options = Options(schedule, left_out)
     _fill(schedule, options.in_time, options.in_time_limits)
+    _fill(schedule, options.dropped, options.dropped_limits)
     _fill(schedule, options.forced, options.forced_limits)
     _undo(schedule)
     return _with_best_windows(schedule)
@@ -193,6 +195,8 @@ def _fill(
             index = heapq.heappop(heap)[2]
             option = option_of(index)
             if option is not None and (not heap or option.ratio >= _GOOD_ENOUGH * -heap[0][0]):
+                if option.copying is not None:
+                    schedule.place(option.copying.interval, option.tier, *option.copying[1:])
                 schedule.place(index, option.tier, option.gone, option.back)
                 seen[list(schedule.families[index].members)] = np.inf
                 continue
@@ -227,9 +231,13 @@ def _undo(schedule: Schedule) -> None:
             ns += schedule.write_ns[placement.tier][index]
         return -ns, index
 
-    for index in sorted(schedule.placed, key=cost):
-        if schedule.removable(index):
-            schedule.remove(index)
+    removed = True
+    while removed:
+        removable = [k for k in sorted(schedule.placed, key=cost) if schedule.removable(k)]
+        removed = bool(removable)
+        for index in removable:
+            if schedule.removable(index):
+                schedule.remove(index)
 
 
 def _with_best_windows(schedule: Schedule) -> _Timed:
