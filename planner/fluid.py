@@ -5,8 +5,8 @@ so is the average over many steps; so no plan stalls less than the least stall f
 what counts as away is the part that has been written and not yet read back, which is no less
 than what a plan has absent. Between two cuts, no channel moves more than its rate allows in the
 ideal time and the stall there. What moves to and from the SSD passes the host link too.
-Latencies are left out, and a copy that several intervals share may be written at any time from
-the first of them on.
+Latencies are left out. A copy that several intervals share is written in any of them, but as
+each write belongs to an offload, what is written in an interval is read back in it.
 """
 
 from __future__ import annotations
@@ -35,22 +35,24 @@ _UNITS = 100.0
 class Member(NamedTuple):
     """One interval of a lot in one tier: variables with what they hold.
 
-    `away` are the bytes away at the tight cuts `positions`, `reads` those read in `windows`,
-    each window named by the position of the cut that it follows.
+    `away` are the bytes away at the tight cuts `positions`, `reads` and `writes` those that are
+    moved in `read_windows` and `write_windows`. A window is named by the position of the cut
+    that it follows.
     """
 
     positions: NDArray[np.int64]
     away: NDArray[np.int64]
-    windows: NDArray[np.int64]
+    read_windows: NDArray[np.int64]
     reads: NDArray[np.int64]
+    write_windows: NDArray[np.int64]
+    writes: NDArray[np.int64]
 
 
 class Moved(NamedTuple):
-    """A lot in one tier: its intervals in order, and the variables of the bytes written."""
+    """A lot in one tier, its intervals in order."""
 
     tier: str
     members: tuple[Member, ...]
-    writes: NDArray[np.int64]
 
 
 class Fluid:
@@ -61,10 +63,11 @@ class Fluid:
         self.unit_bytes = float(cuts.excess.max()) / _UNITS
         self.unit_ns = problem.step.period_ns / _UNITS
         self._problem = problem
-        self._cuts = cuts
+        self.lots = movable
+        self.cuts = cuts
         self._n = len(cuts.events)
         tight = cuts.excess > 0
-        self._stalls = self.draft.columns(self._n, _INF, cost=1.0)
+        self.stalls = self.draft.columns(self._n, _INF, cost=1.0)
         self._memory = self._at(tight, self.draft.rows(cuts.excess[tight] / self.unit_bytes, _INF))
         self._channels: dict[tuple[str, bool], NDArray[np.int64]] = {}
         tiers = {lot.tiers for lot in movable}
@@ -105,29 +108,33 @@ class Fluid:
 
     def _in_tier(self, lot: Lot, tier: str) -> Moved:
         members = tuple(self._member(lot, tier, *span) for span in lot.spans)
-        if lot.clean:
+        if lot.clean or len(members) > 1:
             for member in members:
                 self._keep(member)
-            return Moved(tier, members, np.zeros(0, dtype=np.int64))
-        windows = np.arange(lot.begin - 1, members[-1].positions[-1])
-        writes = self._flow(lot, tier, windows, to_gpu=False)
-        if len(members) == 1:
-            self._balance(members[0], windows, writes)
         else:
-            for member in members:
-                self._keep(member)
-            self._share(lot, members, windows, writes)
-        return Moved(tier, members, writes)
+            self._balance(members[0])
+        if not lot.clean and len(members) > 1:
+            self._share(lot, members)
+        return Moved(tier, members)
 
     def _member(self, lot: Lot, tier: str, first: int, end: int) -> Member:
-        tight = self._cuts.tight
+        tight = self.cuts.tight
         positions = tight[np.searchsorted(tight, first) : np.searchsorted(tight, end)]
         away = self.draft.columns(len(positions), lot.size / self.unit_bytes)
         self.draft.put(self._memory[positions % self._n], away, 1.0)
         if tier == HOST and self._host is not None:
             self.draft.put(self._host[positions % self._n], away, 1.0)
-        windows = np.arange(positions[0], end)
-        return Member(positions, away, windows, self._flow(lot, tier, windows, to_gpu=True))
+        copies = not lot.clean and len(lot.spans) > 1
+        reads = np.arange(first - 1 if copies else positions[0], end)
+        writes = np.arange(first - 1, positions[-1] if len(positions) else end)
+        return Member(
+            positions,
+            away,
+            reads,
+            self._flow(lot, tier, reads, to_gpu=True),
+            writes[:0] if lot.clean else writes,
+            self._flow(lot, tier, writes[:0] if lot.clean else writes, to_gpu=False),
+        )
 
     def _flow(
         self, lot: Lot, tier: str, windows: NDArray[np.int64], *, to_gpu: bool
@@ -148,8 +155,8 @@ class Fluid:
     def _channel(self, channel: str, *, to_gpu: bool) -> NDArray[np.int64]:
         key = (channel, to_gpu)
         if key not in self._channels:
-            rows = self.draft.rows(-_INF, self._cuts.window_ns / self.unit_ns)
-            self.draft.put(rows, self._stalls, -1.0)
+            rows = self.draft.rows(-_INF, self.cuts.window_ns / self.unit_ns)
+            self.draft.put(rows, self.stalls, -1.0)
             self._channels[key] = rows
         return self._channels[key]
 
@@ -165,33 +172,32 @@ class Fluid:
         rows = self.draft.rows(-_INF, np.zeros(len(member.away)))
         self.draft.put(rows, member.away, 1.0)
         self.draft.put(rows[:-1], member.away[1:], -1.0)
-        self.draft.put(rows[_before(member.positions, member.windows)], member.reads, -1.0)
+        last = _before(member.positions, member.read_windows)
+        self.draft.put(rows[last[last >= 0]], member.reads[last >= 0], -1.0)
 
-    def _balance(
-        self, member: Member, windows: NDArray[np.int64], writes: NDArray[np.int64]
-    ) -> None:
+    def _balance(self, member: Member) -> None:
         """What is away at a cut is what was at the one before, and written, and not read."""
         rows = self.draft.rows(np.zeros(len(member.away) + 1), 0.0)
         self.draft.put(rows[:-1], member.away, 1.0)
         self.draft.put(rows[1:], member.away, -1.0)
-        self.draft.put(rows[_before(member.positions, windows) + 1], writes, -1.0)
-        self.draft.put(rows[_before(member.positions, member.windows) + 1], member.reads, 1.0)
+        written = _before(member.positions, member.write_windows) + 1
+        self.draft.put(rows[written], member.writes, -1.0)
+        read = _before(member.positions, member.read_windows) + 1
+        self.draft.put(rows[read], member.reads, 1.0)
 
-    def _share(
-        self,
-        lot: Lot,
-        members: Sequence[Member],
-        windows: NDArray[np.int64],
-        writes: NDArray[np.int64],
-    ) -> None:
-        """Nothing is away that has not been written since the first interval began."""
+    def _share(self, lot: Lot, members: Sequence[Member]) -> None:
+        """Nothing is away that has not been written, and what is written is read back."""
         positions = np.concatenate([member.positions for member in members])
         away = np.concatenate([member.away for member in members])
         copied = self.draft.columns(len(positions), lot.size / self.unit_bytes)
         rows = self.draft.rows(-_INF, np.zeros(len(positions)))
         self.draft.put(rows, copied, 1.0)
         self.draft.put(rows[1:], copied[:-1], -1.0)
-        self.draft.put(rows[_before(positions, windows) + 1], writes, -1.0)
+        for member in members:
+            self.draft.put(rows[_before(positions, member.write_windows) + 1], member.writes, -1.0)
+            row = self.draft.rows(-_INF, 0.0)
+            self.draft.put(row, member.writes, 1.0)
+            self.draft.put(row, member.reads, -1.0)
         rows = self.draft.rows(-_INF, np.zeros(len(positions)))
         self.draft.put(rows, away, 1.0)
         self.draft.put(rows, copied, -1.0)
@@ -205,7 +211,7 @@ def variables(cuts: Cuts, movable: Sequence[Lot], problem: Problem) -> int:
     for lot in movable:
         tight = sum(inside[end] - inside[first] for first, end in lot.spans)
         reads = sum(end - first for first, end in lot.spans)
-        writes = 0 if lot.clean else lot.spans[-1][1] - lot.begin
+        writes = 0 if lot.clean else reads
         copied = 0 if len(lot.spans) == 1 else tight
         tiers = 1 if host_is_ample else len(lot.tiers)
         count += tiers * (tight + reads + writes + copied)

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 class Lot(NamedTuple):
     """Families of intervals (see `copies`) that move alike.
 
-    `spans` are the first and the end position of the cuts inside each of a family's intervals,
-    as far as a tight one is among them; the write may begin after the cut before `begin`.
-    `size` are the device bytes of all families, of which at least the share `filled` is moved,
-    and `copies` their intervals, one for each span: indices into `Problem.intervals`.
+    `spans` are the first and the end position of the cuts inside each of a family's intervals.
+    Left out are intervals without a tight cut, unless the copy for a later one with a tight cut
+    can be made there. `size` are the device bytes of all families, of which at least the share
+    `filled` is moved, and `copies` their intervals, one for each span: indices into
+    `Problem.intervals`.
     """
 
     spans: tuple[tuple[int, int], ...]
-    begin: int
     clean: bool
     tiers: tuple[str, ...]
     size: int
@@ -65,10 +65,11 @@ class Movable:
             if not self._tiers[family]:
                 continue
             turn = begins[family] // len(cuts.events) * len(cuts.events)
-            kept = [k for k in range(borders[family], borders[family + 1]) if helps[k]]
+            members = range(borders[family], borders[family + 1])
+            last = max(k for k in members if helps[k])
+            kept = [k for k in members if helps[k] or (k < last and not clean[family])]
             key = (
                 tuple((spans[k][0] - turn, spans[k][1] - turn) for k in kept),
-                0 if clean[family] else begins[family] - turn,
                 clean[family],
                 self._tiers[family],
                 (self._size[family], self._nbytes[family]) if by_size else (),
@@ -80,9 +81,9 @@ class Movable:
     def _lot(self, key: tuple[Any, ...], alike: list[tuple[int, tuple[int, ...]]]) -> Lot:
         size = sum(self._size[family] for family, _ in alike)
         filled = min(self._nbytes[family] / self._size[family] for family, _ in alike)
-        spans, begin, clean, tiers, _ = key
+        spans, clean, tiers, _ = key
         copies = tuple(of_family for _, of_family in alike)
-        return Lot(spans, begin, clean, tiers, size, filled, copies)
+        return Lot(spans, clean, tiers, size, filled, copies)
 
 
 def _numbers(heads: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -97,8 +97,8 @@ def solve(
 ) -> Solution:
     """Solve `model` with `solver`, or with the first of `solvers()`.
 
-    `start` are values to begin with; they need not fit. An integer program is optimal if the
-    objective is within `relative_gap` of the bound. Nothing is printed.
+    `start` are values to begin with, NaN for those to be found; they need not fit. An integer
+    program is optimal if the objective is within `relative_gap` of the bound. Nothing is printed.
 
     Raises SolverMissingError if the solver, or any, is not there.
     """
@@ -146,7 +146,8 @@ def _solve_with_highs(
         highs.setOptionValue("time_limit", float(time_limit_s))
     highs.passModel(_highs_model(highspy, model))
     if start is not None:
-        highs.setSolution(len(start), np.arange(len(start), dtype=np.int32), start)
+        known = np.flatnonzero(~np.isnan(start)).astype(np.int32)
+        highs.setSolution(len(known), known, start[known])
     _run(highs)
     if highs.getModelStatus() == highspy.HighsModelStatus.kUnboundedOrInfeasible:
         highs.setOptionValue("presolve", "off")
@@ -199,9 +200,17 @@ def _highs_model(highspy: Any, model: Model) -> Any:
 
 
 def _run(highs: Any) -> None:
-    """Run HiGHS in a thread, so that Ctrl-C ends it."""
+    """Run HiGHS in a thread, so that Ctrl-C ends it.
+
+    Its workers end with it: they must not be about when the process ends.
+    """
+
+    def work() -> None:
+        highs.run()
+        highs.resetGlobalScheduler(True)  # noqa: FBT003
+
     highs.HandleUserInterrupt = True
-    thread = Thread(target=highs.run, daemon=True)
+    thread = Thread(target=work, daemon=True)
     thread.start()
     try:
         thread.join()
@@ -302,7 +311,7 @@ def _pulp_model(model: Model, start: NDArray[np.float64] | None) -> dict[str, An
             "lowBound": float(low) if np.isfinite(low) else None,
             "upBound": float(high) if np.isfinite(high) else None,
             "cat": "Integer" if whole else "Continuous",
-            "varValue": None if start is None else float(start[j]),
+            "varValue": None if start is None or np.isnan(start[j]) else float(start[j]),
             "dj": None,
         }
         for j, (low, high, whole) in enumerate(

@@ -11,6 +11,7 @@ from problems import problem_of
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
 from teraio.planner import bound, solver
+from teraio.planner.absence import planned_peak
 from teraio.planner.bound import lower_bound_ns
 from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.minimum import least_memory
@@ -153,25 +154,23 @@ def test_the_fluid_proves_more_than_the_traffic_alone(share: float) -> None:
     assert bound._simple_ns(problem) < lower_bound_ns(problem) <= step_ns
 
 
-def problems(ssd_only: bool) -> st.SearchStrategy[Problem]:
+@st.composite
+def problems(draw: st.DrawFn, host: tuple[int, ...] = (0, 8 * MIB, 1 << 40)) -> Problem:
     """Small problems with a budget from the least possible to the peak."""
-
-    def problem(trace, channels, share, smallest):
-        step = load_step(trace)
-        intervals = tuple(idle_intervals(step, smallest))
-        least = least_memory(step, intervals).nbytes
-        memory = least + int(share * (peak(step) - least))
-        if ssd_only:
-            wide = replace(channels, host_link=HostLink(10**12, 10**12))
-            return Problem(step, intervals, memory, 0, wide)
-        return Problem(step, intervals, memory, 1 << 40, channels, ssd=False)
-
-    shares = st.floats(0, 1, allow_nan=False)
-    return st.builds(problem, traces(), hardware(), shares, st.sampled_from([0, 4 * MIB]))
+    step = load_step(draw(traces()))
+    intervals = tuple(idle_intervals(step, draw(st.sampled_from([0, 4 * MIB]))))
+    least = least_memory(step, intervals).nbytes
+    memory = least + int(draw(st.floats(0, 1)) * (peak(step) - least))
+    host_bytes = draw(st.sampled_from(host))
+    ssd = not host_bytes or draw(st.booleans())
+    never = draw(st.sets(st.integers(0, len(step.tensors) - 1), max_size=2)) if host_bytes else ()
+    return Problem(
+        step, intervals, memory, host_bytes, draw(hardware()), ssd=ssd, never_ssd=frozenset(never)
+    )
 
 
-@settings(max_examples=50, deadline=None)
-@given(st.one_of(problems(True), problems(False)), st.sampled_from([2, 3, 5, 48]))
+@settings(max_examples=60, deadline=None)
+@given(problems(), st.sampled_from([2, 3, 5, 48]))
 def test_no_plan_is_faster(problem: Problem, n_cuts: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bound, "_CUTS", n_cuts)
@@ -182,11 +181,13 @@ def test_no_plan_is_faster(problem: Problem, n_cuts: int) -> None:
             actions = policy(problem).actions
         except CannotFitError:
             continue
-        assert least <= simulate_actions(problem.step, problem.hardware, actions).step_ns
+        if planned_peak(problem.step, actions) <= problem.planned_bytes:
+            step_ns = simulate_actions(problem.step, problem.hardware, actions).step_ns
+            assert least <= step_ns
 
 
 @settings(max_examples=25, deadline=None)
-@given(problems(True), st.integers(1, 4), st.integers(1, 12 * MIB))
+@given(problems((0,)), st.integers(1, 4), st.integers(1, 12 * MIB))
 def test_more_never_makes_it_slower(problem: Problem, times: int, more: int) -> None:
     least = lower_bound_ns(problem)
     ssd = problem.hardware.ssd
