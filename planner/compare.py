@@ -92,13 +92,15 @@ def compare(
         memory_bytes, least = least, None
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
+    bound_ns: int | None = None
     for name in names:
         on_policy(name)
         try:
-            plans[name] = plan_for(memory_bytes=memory_bytes, policy=name)
+            plan = plan_for(memory_bytes=memory_bytes, policy=name, bound_ns=bound_ns)
         except (InfeasibleError, SolverMissingError) as error:
             reasons[name] = str(error).partition("\n")[0]
-    bound_ns = max((plan.prediction.lower_bound_ns for plan in plans.values()), default=None)
+        else:
+            plans[name], bound_ns = plan, plan.prediction.lower_bound_ns
     rows = [Row(name, outcome_of(step, plan, bound_ns or 1)) for name, plan in plans.items()]
     rows.sort(key=lambda row: row.outcome.step_ns if row.outcome else 0)
     return Comparison(

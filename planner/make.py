@@ -30,7 +30,7 @@ from teraio.planner.plan import (
     Traffic,
 )
 from teraio.planner.plan import Policy as PolicyRecord
-from teraio.planner.policies import AUTO, POLICIES
+from teraio.planner.policies import AUTO, POLICIES, policy_named
 from teraio.planner.problem import Answer, CannotFitError, Policy, Problem
 from teraio.planner.reach import answer_that_fits, least_found
 from teraio.planner.simulate import simulate_actions
@@ -64,6 +64,7 @@ def make_plan(
     time_limit_s: float = 60.0,
     step: Step | None = None,
     answering: Policy | None = None,
+    bound_ns: int | None = None,
 ) -> Plan:
     """Return a plan, proven by the checker, for the last complete step of `trace`.
 
@@ -72,12 +73,12 @@ def make_plan(
     possible memory, or below the least for which the policy finds a plan, is raised to that. Host
     memory that `controls` rule out is not in the plan's budget. A policy with a solver stops after
     `time_limit_s` seconds. With `answering`, that answers and the plan calls it `policy`.
+    `bound_ns` is the lower bound if one for the same budget, hardware and controls is known.
 
     Raises UsageError for an unknown policy, a control that cannot be meant or a margin outside
     0 to 1, InfeasibleError, which says what the least possible memory is and what sets it, for a
     budget below that, and CannotFitError if the policy finds nothing under the other limits.
     """
-    policy = AUTO if policy == "auto" else policy
     _require_usable(AUTO if answering else policy, margin, time_limit_s)
     controls = _usable(controls, host_bytes)
     host_bytes = host_bytes if HOST in controls.tiers else 0
@@ -91,15 +92,15 @@ def make_plan(
             raise infeasible(problem, budget, least, possible, controls)
         problem, budget = replace(problem, planned_bytes=possible.planned_bytes), possible
     started = time.perf_counter()
-    problem, answer = _answer(problem, answering or POLICIES[policy], or_minimum=or_minimum)
+    problem, answer = _answer(problem, answering or policy_named(policy), or_minimum=or_minimum)
     seconds = time.perf_counter() - started
     budget = _with_planned_bytes(problem.planned_bytes, budget)
     plan = Plan(
         trace=_trace_ref(trace, step, sha256),
         hardware=hardware,
         budget=budget,
-        policy=PolicyRecord(policy, seconds, answer.solver, answer.status, answer.gap),
-        prediction=_prediction(problem, answer.actions),
+        policy=_record(policy, answer, seconds),
+        prediction=_prediction(problem, answer.actions, bound_ns),
         tensors=_planned_tensors(step, answer.actions),
         actions=answer.actions,
         controls=controls,
@@ -108,10 +109,15 @@ def make_plan(
     return plan
 
 
+def _record(policy: str, answer: Answer, seconds: float) -> PolicyRecord:
+    name = answer.policy or policy
+    return PolicyRecord(name, seconds, answer.solver, answer.status, answer.gap)
+
+
 def _require_usable(policy: str, margin: float, time_limit_s: float) -> None:
-    if policy not in POLICIES:
+    if policy not in (AUTO, *POLICIES):
         msg = f"unknown policy: `{policy}`"
-        raise UsageError(msg, hint=f"the policies are {', '.join(['auto', *POLICIES])}")
+        raise UsageError(msg, hint=f"the policies are {', '.join([AUTO, *POLICIES])}")
     if not 0 <= margin < 1:
         msg = f"the margin must be a share from 0 to less than 1: {margin}"
         raise UsageError(msg, hint="a margin of `5%` keeps the plan that much below the budget")
@@ -210,16 +216,18 @@ def _planned_tensors(step: Step, actions: tuple[Action, ...]) -> tuple[PlannedTe
     )
 
 
-def _prediction(problem: Problem, actions: tuple[Action, ...]) -> Prediction:
+def _prediction(problem: Problem, actions: tuple[Action, ...], bound_ns: int | None) -> Prediction:
     simulation = simulate_actions(problem.step, problem.hardware, actions)
     if simulation.step_ns > _LONGEST_NS:
         msg = f"a step would take {simulation.step_ns} ns, more than a plan can say"
         raise InfeasibleError(msg, hint="check the rates, and that they are bytes per second")
+    if bound_ns is None:
+        bound_ns = lower_bound_ns(problem, known_ns=simulation.step_ns)
     return Prediction(
         ideal_ns=simulation.ideal_ns,
         step_ns=simulation.step_ns,
         stall_ns=simulation.stall_ns,
-        lower_bound_ns=lower_bound_ns(problem, known_ns=simulation.step_ns),
+        lower_bound_ns=bound_ns,
         peak_bytes=planned_peak(problem.step, actions),
         ssd=_traffic(problem.step, actions, SSD),
         host=_traffic(problem.step, actions, HOST),

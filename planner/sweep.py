@@ -167,7 +167,8 @@ class _Search:
         fastest = min((own.plan.prediction.step_ns for own in found), default=None)
         if fastest is not None and min(step_ns, cost.step_ns) >= fastest:
             return []
-        moved = self._plan(point, answering=_giving(plan))
+        bound_ns = found[0].plan.prediction.lower_bound_ns if found else None
+        moved = self._plan(point, answering=_giving(plan), bound_ns=bound_ns)
         if step_ns > cost.step_ns:
             moved = _at_rates_of(plan, moved)
             check_plan(self.step, moved)
