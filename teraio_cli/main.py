@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from teraio.profiler.errors import TeraioError
 from teraio_cli.bench import bench
 from teraio_cli.clean import clean
+from teraio_cli.compare import compare
 from teraio_cli.doctor import doctor
 from teraio_cli.export import export
 from teraio_cli.import_ import import_
@@ -26,6 +27,7 @@ from teraio_cli.profile import profile
 from teraio_cli.run import run
 from teraio_cli.scripts import SCRIPT_CONTEXT, PlanFirst
 from teraio_cli.simulate import simulate
+from teraio_cli.sweep import sweep
 
 CLOSED_PIPE: Final = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away."""
@@ -61,6 +63,8 @@ app.command()(plan)
 app.command(cls=PlanFirst, context_settings=SCRIPT_CONTEXT)(run)
 app.command()(inspect)
 app.command()(simulate)
+app.command()(compare)
+app.command()(sweep)
 app.add_typer(import_, name="import")
 app.command()(export)
 app.command()(bench)

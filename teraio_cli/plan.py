@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
-import hashlib
 import shlex
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from teraio.profiler.errors import UsageError
+from teraio_cli.inputs import read_hashed
+from teraio_cli.option_types import (
+    HardwareFile,
+    HostLink,
+    HostMemory,
+    Keep,
+    Margin,
+    Memory,
+    MinTensor,
+    NeverSsd,
+    OrMinimum,
+    SsdRead,
+    Ssds,
+    SsdWrite,
+    SsdWrites,
+    Tbw,
+    Tiers,
+    TimeLimit,
+    TraceFile,
+)
 from teraio_cli.outputs import (
     STDIO,
-    input_label,
-    open_input,
     open_output,
     print_json,
     require_output,
@@ -30,13 +47,8 @@ _TOP: Final = 10
 
 
 def plan(
-    trace: Annotated[str, typer.Argument(metavar="TRACE", help="The trace; `-` is stdin.")],
-    memory: Annotated[
-        str,
-        typer.Option(
-            metavar="SIZE", help="Device memory, as 24GiB or as a share of the peak, 60%."
-        ),
-    ],
+    trace: TraceFile,
+    memory: Memory,
     output: Annotated[
         str | None,
         typer.Option(
@@ -46,61 +58,24 @@ def plan(
             help="The plan; `-` is stdout. Default plan.json, or none with --explain.",
         ),
     ] = None,
-    host_memory: Annotated[
-        str, typer.Option(metavar="SIZE", help="Host memory that tensors may take.")
-    ] = "0",
-    tiers: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIERS",
-            help="Where tensors may go: ssd, host or ssd,host. Default ssd, and host if "
-            "--host-memory gives some.",
-        ),
-    ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(metavar="FILE", help="What `teraio bench` measured.")
-    ] = None,
-    ssd_read: Annotated[
-        str | None, typer.Option(metavar="RATE", help="What the SSDs read, as 6.7GB/s.")
-    ] = None,
-    ssd_write: Annotated[
-        str | None, typer.Option(metavar="RATE", help="What the SSDs write.")
-    ] = None,
-    host_link: Annotated[
-        str | None, typer.Option(metavar="RATE", help="What the host link gives each way.")
-    ] = None,
-    ssds: Annotated[
-        int, typer.Option(metavar="N", help="Plan for N times the SSDs that the rates are of.")
-    ] = 1,
-    tbw: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What one SSD may be written, as 1200TB.")
-    ] = None,
-    ssd_writes: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="The most a step may write to the SSDs.")
-    ] = None,
-    keep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="REGEX", help="Tensors that stay on the device; may be repeated."),
-    ] = None,
-    never_ssd: Annotated[
-        list[str] | None,
-        typer.Option(metavar="REGEX", help="Tensors for host memory only; may be repeated."),
-    ] = None,
-    min_tensor: Annotated[
-        str, typer.Option(metavar="SIZE", help="Smaller tensors stay on the device.")
-    ] = "1MiB",
-    margin: Annotated[
-        str, typer.Option(metavar="PCT", help="Share of the memory to leave free.")
-    ] = "0%",
-    or_minimum: Annotated[
-        bool, typer.Option("--or-minimum", help="Take the least possible memory if that is more.")
-    ] = False,
+    host_memory: HostMemory = "0",
+    tiers: Tiers = None,
+    hardware: HardwareFile = None,
+    ssd_read: SsdRead = None,
+    ssd_write: SsdWrite = None,
+    host_link: HostLink = None,
+    ssds: Ssds = 1,
+    tbw: Tbw = None,
+    ssd_writes: SsdWrites = None,
+    keep: Keep = None,
+    never_ssd: NeverSsd = None,
+    min_tensor: MinTensor = "1MiB",
+    margin: Margin = "0%",
+    or_minimum: OrMinimum = False,
     policy: Annotated[
         str, typer.Option(metavar="NAME", help="How to search: auto, greedy.")
     ] = "auto",
-    time_limit: Annotated[
-        float, typer.Option(metavar="S", help="Seconds that a policy with a solver may take.")
-    ] = 60.0,
+    time_limit: TimeLimit = 60.0,
     explain: Annotated[
         str | None,
         typer.Option(
@@ -134,7 +109,7 @@ def plan(
         tiers=tiers, host_bytes=host_bytes, keep=keep or (), never_ssd=never_ssd or (),
         min_tensor=min_tensor, ssd_writes=ssd_writes,
     )  # fmt: skip
-    recorded, sha256 = _read(trace)
+    recorded, sha256 = read_hashed(trace)
     step = load_step(recorded)
     peak_bytes = peak(step)
     memory_bytes = parse_memory(memory, peak_bytes)
@@ -188,15 +163,6 @@ def _print(made: Plan, step: Step, tensor: int | None, *, as_json: bool) -> None
         print_explanation(explain(step, made, tensor), as_json=as_json)
     elif as_json:
         print_json(summarise_plan(made, _TOP))
-
-
-def _read(source: str) -> tuple[Trace, str]:
-    from teraio.profiler.trace import read_trace
-
-    with open_input(source) as stream:
-        trace = read_trace(stream, name=input_label(source))
-        stream.seek(0)
-        return trace, hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _name_next(output: str | None, trace: Trace) -> None:
