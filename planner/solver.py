@@ -17,7 +17,7 @@ import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
@@ -202,22 +202,28 @@ def _highs_model(highspy: Any, model: Model) -> Any:
 def _run(highs: Any) -> None:
     """Run HiGHS in a thread, so that Ctrl-C ends it.
 
-    Its workers end with it: they must not be about when the process ends.
+    The thread is waited for through an event: until Python 3.12, `Thread.join` takes a thread
+    for ended once it was interrupted. A process that ends while HiGHS runs is aborted.
     """
+    done = Event()
 
     def work() -> None:
-        highs.run()
-        highs.resetGlobalScheduler(True)  # noqa: FBT003
+        try:
+            highs.run()
+        finally:
+            done.set()
 
     highs.HandleUserInterrupt = True
     thread = Thread(target=work, daemon=True)
     thread.start()
     try:
-        thread.join()
+        done.wait()
     except BaseException:
         highs.cancelSolve()
-        thread.join()
+        done.wait()
         raise
+    finally:
+        thread.join()
 
 
 @contextmanager
