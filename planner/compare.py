@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from teraio.planner.make import make_plan
 from teraio.planner.outcome import Outcome, outcome_of
 from teraio.planner.plan import Budget, Controls
-from teraio.planner.policies import AUTO, POLICIES
+from teraio.planner.policies import POLICIES
 from teraio.planner.problem import CannotFitError
 from teraio.planner.step import load_step, peak
 from teraio.profiler.errors import InfeasibleError, SolverMissingError, UsageError
@@ -81,7 +81,7 @@ def compare(
     Raises UsageError if no policy is named, or one that is unknown or named twice, and for what
     `make_plan` raises it.
     """
-    names = named_policies(policies)
+    require_policies(policies)
     step = load_step(trace) if step is None else step
     plan_for = partial(
         make_plan, trace, sha256=sha256, host_bytes=host_bytes, hardware=hardware, margin=margin,
@@ -93,7 +93,7 @@ def compare(
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
     bound_ns: int | None = None
-    for name in names:
+    for name in policies:
         on_policy(name)
         try:
             plan = plan_for(memory_bytes=memory_bytes, policy=name, bound_ns=bound_ns)
@@ -113,25 +113,23 @@ def compare(
     )
 
 
-def named_policies(names: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of policies, `auto` as the one that it stands for.
+def require_policies(names: Sequence[str]) -> None:
+    """Check the names of policies; raises UsageError.
 
-    Raises UsageError if there is none, or one that is unknown or named twice.
+    There must be one, and none that is unknown or named twice.
     """
-    known = ", ".join(["auto", *POLICIES])
+    known = ("auto", *POLICIES)
+    hint = f"the policies are {', '.join(known)}"
     if not names:
         msg = "no policy is named"
-        raise UsageError(msg, hint=f"the policies are {known}")
-    real = [AUTO if name == "auto" else name for name in names]
-    for index, name in enumerate(real):
-        if name not in POLICIES:
+        raise UsageError(msg, hint=hint)
+    for index, name in enumerate(names):
+        if name not in known:
             msg = f"unknown policy: `{name}`"
-            raise UsageError(msg, hint=f"the policies are {known}")
-        if name in real[:index]:
+            raise UsageError(msg, hint=hint)
+        if name in names[:index]:
             msg = f"the policy `{name}` is named twice"
-            also = f"; `auto` stands for `{AUTO}`" if "auto" in names else ""
-            raise UsageError(msg, hint=f"name each once{also}")
-    return tuple(real)
+            raise UsageError(msg, hint="name each once")
 
 
 def _least_above(plan_for: Callable[..., Plan], memory_bytes: int) -> int | None:

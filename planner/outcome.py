@@ -21,8 +21,8 @@ class Outcome:
     `slowdown` is the step's time by the ideal one's. `gap` is how far it is above
     `lower_bound_ns`, which no plan for the same budget and hardware can beat, as a share of
     that. `ssd` and `host` are what moves each way, `ssd_write_bytes` and `ssd_days` what that
-    does to the SSDs (see `Endurance`). `seconds`, `solver` and `status` say how the plan was
-    found.
+    does to the SSDs (see `Endurance`). `policy`, `seconds`, `solver` and `status` say how the plan
+    was found.
     """
 
     step_ns: int
@@ -35,6 +35,7 @@ class Outcome:
     host: Traffic
     ssd_write_bytes: int
     ssd_days: float | None
+    policy: str
     seconds: float
     solver: str
     status: str
@@ -54,6 +55,7 @@ def outcome_of(step: Step, plan: Plan, lower_bound_ns: int) -> Outcome:
         host=cost.host,
         ssd_write_bytes=cost.ssd.to_tier_bytes,
         ssd_days=endurance(plan).days,
+        policy=plan.policy.name,
         seconds=plan.policy.seconds,
         solver=plan.policy.solver,
         status=plan.policy.status,

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from teraio.planner.plan import Hardware, Plan
-    from teraio.planner.problem import Problem
     from teraio.planner.step import Step
     from teraio.profiler.trace import Trace
 
@@ -168,17 +167,13 @@ class _Search:
         if fastest is not None and min(step_ns, cost.step_ns) >= fastest:
             return []
         bound_ns = found[0].plan.prediction.lower_bound_ns if found else None
-        moved = self._plan(point, answering=_giving(plan), bound_ns=bound_ns)
+        answer = Answer(plan.actions)
+        moved = self._plan(point, answering=lambda _problem: answer, bound_ns=bound_ns)
+        moved = replace(moved, policy=plan.policy)
         if step_ns > cost.step_ns:
             moved = _at_rates_of(plan, moved)
             check_plan(self.step, moved)
         return [_Solved(moved, solved.found_for, step_ns > cost.step_ns)]
-
-
-def _giving(plan: Plan) -> Callable[[Problem], Answer]:
-    how = plan.policy
-    answer = Answer(plan.actions, how.solver, how.status, how.gap)
-    return lambda _problem: answer
 
 
 def _at_rates_of(slower: Plan, plan: Plan) -> Plan:

@@ -66,7 +66,7 @@ def compare(
     The first row is the step with unlimited memory, and the next the lower bound that no plan
     can beat. Policies that have no plan for the budget come last, with the reason.
     """
-    from teraio.planner.compare import COMPARED, named_policies
+    from teraio.planner.compare import COMPARED, require_policies
     from teraio.planner.compare import compare as compare_policies
     from teraio.planner.step import load_step, peak
     from teraio.planner.units import parse_limit, parse_memory
@@ -78,7 +78,8 @@ def compare(
     from teraio_cli.plan_report import warn_of_controls
     from teraio_cli.progress import progress
 
-    names = named_policies(COMPARED if policies is None else split_list("--policies", policies))
+    names = COMPARED if policies is None else split_list("--policies", policies)
+    require_policies(names)
     channels = hardware_of(
         hardware, ssd_read=ssd_read, ssd_write=ssd_write, host_link=host_link, ssds=ssds, tbw=tbw
     )

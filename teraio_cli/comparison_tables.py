@@ -31,7 +31,7 @@ def print_comparison(comparison: Comparison) -> None:
     """
     host = bool(comparison.budget.host_bytes)
     columns = ("policy", "step>", "slowdown>", "above bound>", *_WAITS, *_SSD)
-    columns += (*(_HOST if host else ()), "peak>", "planned in>", "solver")
+    columns += (*(_HOST if host else ()), "peak>", "planned in>", "by")
     rows = [_policy_row(comparison.ideal, host=host), _bound_row(comparison, len(columns))]
     rows[0][0], rows[0][3], rows[0][-2] = "ideal", "", ""
     rows += [_policy_row(row, host=host) for row in comparison.rows if row.outcome]
@@ -54,8 +54,14 @@ def _policy_row(row: PolicyRow, *, host: bool) -> list[str]:
         *_moved(found, host=host),
         format_bytes(found.peak_bytes),
         f"{found.seconds:.2f} s",
-        " ".join(filter(None, (found.solver, found.status))),
+        _how(row.policy, found),
     ]
+
+
+def _how(asked: str, found: Outcome) -> str:
+    """Return the policy whose plan it is, if that is another than `asked`, and its solver's."""
+    chosen = "" if found.policy == asked else found.policy
+    return " ".join(filter(None, (chosen, found.solver, found.status)))
 
 
 def _bound_row(comparison: Comparison, width: int) -> list[str]:
@@ -239,5 +245,5 @@ _OUTCOME: Final = (
     "step_ns", "slowdown", "lower_bound_ns", "gap", "stall.late_prefetch_ns",
     "stall.bandwidth_ns", "stall.memory_ns", "peak_bytes", "ssd.to_tier_bytes",
     "ssd.to_gpu_bytes", "ssd.dropped_bytes", "host.to_tier_bytes", "host.to_gpu_bytes",
-    "host.dropped_bytes", "ssd_write_bytes", "ssd_days", "seconds", "solver", "status",
+    "host.dropped_bytes", "ssd_write_bytes", "ssd_days", "policy", "seconds", "solver", "status",
 )  # fmt: skip

@@ -69,7 +69,7 @@ def sweep(
     A row is never slower than one that has no more of anything. Where the step does not fit, it
     says the least memory that would do.
     """
-    from teraio.planner.compare import named_policies
+    from teraio.planner.compare import require_policies
     from teraio.planner.points import Axes, points_of
     from teraio.planner.step import load_step, peak
     from teraio.planner.sweep import sweep as sweep_points
@@ -85,7 +85,7 @@ def sweep(
     if as_json and as_csv:
         msg = "`--json` and `--csv` exclude each other"
         raise UsageError(msg, hint="leave one of them out")
-    named_policies([policy])
+    require_policies([policy])
     base = hardware_of(hardware, tbw=tbw)
     host_bytes = parse_list("--host-memory", host_memory, parse_limit)
     controls = controls_of(
