@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from teraio.planner.make import make_plan
 from teraio.planner.plan import HOST, SSD, Controls, Hardware, HostLink, Ssd
 from teraio.planner.problem import Answer
-from teraio.planner.windows import Chosen, fit_windows
+from teraio.planner.tiers import Chosen
+from teraio.planner.windows import fit_windows
 from teraio.profiler.errors import BadInputError, InputMissingError
 from teraio.profiler.importers.g10_config import read_config
 

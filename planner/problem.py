@@ -42,12 +42,16 @@ class Problem:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a policy decided, and how it got there (see `plan.Policy`)."""
+    """What a policy decided, and how it got there (see `plan.Policy`).
+
+    `policy` names the policy whose answer it is, if that is another than the one asked.
+    """
 
     actions: tuple[Action, ...]
     solver: str = ""
     status: str = ""
     gap: float | None = None
+    policy: str = ""
 
 
 class CannotFitError(InfeasibleError):

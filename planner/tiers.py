@@ -17,7 +17,18 @@ if TYPE_CHECKING:
 
     from teraio.planner.problem import Problem
     from teraio.planner.step import Interval
-    from teraio.planner.windows import Chosen
+
+
+class Chosen(NamedTuple):
+    """An interval to use, an index into `Problem.intervals`, with the tier of its copy.
+
+    `issue_after` is the op, counting on into the next step, after whose end the prefetch is to
+    start; None stands for as late as possible, the op before the one that needs the tensor.
+    """
+
+    interval: int
+    tier: str
+    issue_after: int | None = None
 
 
 class Placed(NamedTuple):

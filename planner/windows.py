@@ -14,7 +14,7 @@ import heapq
 from collections import deque
 from enum import Enum
 from operator import itemgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -29,22 +29,10 @@ if TYPE_CHECKING:
 
     from teraio.planner.plan import Action
     from teraio.planner.problem import Problem
-    from teraio.planner.tiers import Placed
+    from teraio.planner.tiers import Chosen, Placed
 
 _TURNS = 2
 """The second turn starts with what is away at the end of the first, and decides."""
-
-
-class Chosen(NamedTuple):
-    """An interval to use, an index into `Problem.intervals`, with the tier of its copy.
-
-    `issue_after` is the op, counting on into the next step, after whose end the prefetch is to
-    start; None stands for as late as possible, the op before the one that needs the tensor.
-    """
-
-    interval: int
-    tier: str
-    issue_after: int | None = None
 
 
 def fit_windows(problem: Problem, chosen: Sequence[Chosen]) -> tuple[Action, ...]:

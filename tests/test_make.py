@@ -165,7 +165,8 @@ def test_an_unknown_policy_names_the_known():
 
 
 def test_auto_is_recorded_as_the_policy_it_stands_for():
-    plan = plan_for(training_trace(2), 1 << 30, policy="auto")
+    trace = training_trace(4)
+    plan = plan_for(trace, int(0.8 * peak(load_step(trace))), policy="auto")
     assert plan.policy.name in POLICIES
 
 

@@ -15,7 +15,8 @@ from teraio.planner.plan import SSD, Hardware, HostLink, Offload, Plan, Ssd
 from teraio.planner.problem import Answer, Problem
 from teraio.planner.simulate import simulate
 from teraio.planner.step import Step, demand, idle_intervals, load_step, peak
-from teraio.planner.windows import Chosen, fit_windows
+from teraio.planner.tiers import Chosen
+from teraio.planner.windows import fit_windows
 from teraio.profiler.trace import Trace
 
 SLOW = Hardware(Ssd(10**9, 10**9, 0), HostLink(10**9, 10**9), {"ssd": "given"})

@@ -11,7 +11,8 @@ from teraio.planner.hardware import ASSUMED
 from teraio.planner.plan import Offload, Prefetch
 from teraio.planner.problem import Answer, CannotFitError, Problem
 from teraio.planner.step import Interval, idle_intervals, load_step
-from teraio.planner.windows import Chosen, fit_windows
+from teraio.planner.tiers import Chosen
+from teraio.planner.windows import fit_windows
 
 A, B, C = 1, 2, 3
 

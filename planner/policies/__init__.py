@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from teraio.planner.policies.auto import auto
 from teraio.planner.policies.flexgen import flexgen
+from teraio.planner.policies.fluid import fluid
 from teraio.planner.policies.g10 import g10
 from teraio.planner.policies.greedy import greedy
 from teraio.planner.policies.keep import keep
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
 
 POLICIES: Final[Mapping[str, Policy]] = {
     "greedy": greedy,
+    "fluid": fluid,
     "teraio2025": teraio2025,
     "g10": g10,
     "zero-offload": zero_offload,
@@ -32,5 +35,10 @@ POLICIES: Final[Mapping[str, Policy]] = {
 }
 """Each policy by the name it has on the command line."""
 
-AUTO: Final = "greedy"
-"""The policy that `auto` stands for."""
+AUTO: Final = "auto"
+"""The name under which `policies.auto` chooses among several of these."""
+
+
+def policy_named(name: str) -> Policy:
+    """Return the policy of that name; raises KeyError if there is none."""
+    return auto if name == AUTO else POLICIES[name]

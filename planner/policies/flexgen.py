@@ -19,7 +19,8 @@ from teraio.planner.policies.in_order import issues_in_order
 from teraio.planner.problem import Answer, CannotFitError
 from teraio.planner.solver import Model, solve
 from teraio.planner.step import demand
-from teraio.planner.windows import Chosen, fit_windows
+from teraio.planner.tiers import Chosen
+from teraio.planner.windows import fit_windows
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,8 @@ from teraio.planner.plan import HOST, SSD
 from teraio.planner.policies.ledger import Ledger
 from teraio.planner.policies.lru import evicted_on_demand, on_demand_tier
 from teraio.planner.problem import Answer
-from teraio.planner.windows import Chosen, fit_windows
+from teraio.planner.tiers import Chosen
+from teraio.planner.windows import fit_windows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -14,7 +14,7 @@ from teraio.planner.bandwidth import Channels, add_cyclic, transfer_ns
 from teraio.planner.memory import Memory
 from teraio.planner.plan import HOST, SSD
 from teraio.planner.step import demand
-from teraio.planner.windows import Chosen
+from teraio.planner.tiers import Chosen
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

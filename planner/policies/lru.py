@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 from teraio.planner.plan import HOST, Offload
 from teraio.planner.problem import Answer
 from teraio.planner.step import demand
-from teraio.planner.windows import Chosen, fit_windows
+from teraio.planner.tiers import Chosen
+from teraio.planner.windows import fit_windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

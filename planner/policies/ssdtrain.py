@@ -15,8 +15,9 @@ from teraio.planner.plan import SSD
 from teraio.planner.policies.in_order import issues_in_order
 from teraio.planner.problem import Answer, CannotFitError
 from teraio.planner.step import demand
+from teraio.planner.tiers import Chosen
 from teraio.planner.timing import Timeline
-from teraio.planner.windows import Chosen, fit_windows
+from teraio.planner.windows import fit_windows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

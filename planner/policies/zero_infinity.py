@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from teraio.planner.plan import SSD
 from teraio.planner.policies.visits import Visits
 from teraio.planner.problem import Answer, CannotFitError
-from teraio.planner.windows import Chosen, fit_windows
+from teraio.planner.tiers import Chosen
+from teraio.planner.windows import fit_windows
 
 if TYPE_CHECKING:
     from teraio.planner.problem import Problem

@@ -13,7 +13,8 @@ from teraio.planner.minimum import absent_bytes
 from teraio.planner.plan import HOST
 from teraio.planner.policies.visits import Visits
 from teraio.planner.problem import Answer, CannotFitError
-from teraio.planner.windows import Chosen, fit_windows
+from teraio.planner.tiers import Chosen
+from teraio.planner.windows import fit_windows
 
 if TYPE_CHECKING:
     from teraio.planner.problem import Problem
