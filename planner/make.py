@@ -30,7 +30,7 @@ from teraio.planner.plan import (
     Traffic,
 )
 from teraio.planner.plan import Policy as PolicyRecord
-from teraio.planner.policies import AUTO, POLICIES
+from teraio.planner.policies import AUTO, POLICIES, policy_named
 from teraio.planner.problem import Answer, CannotFitError, Policy, Problem
 from teraio.planner.reach import answer_that_fits, least_found
 from teraio.planner.simulate import simulate_actions
@@ -79,7 +79,6 @@ def make_plan(
     0 to 1, InfeasibleError, which says what the least possible memory is and what sets it, for a
     budget below that, and CannotFitError if the policy finds nothing under the other limits.
     """
-    policy = AUTO if policy == "auto" else policy
     _require_usable(AUTO if answering else policy, margin, time_limit_s)
     controls = _usable(controls, host_bytes)
     host_bytes = host_bytes if HOST in controls.tiers else 0
@@ -93,14 +92,14 @@ def make_plan(
             raise infeasible(problem, budget, least, possible, controls)
         problem, budget = replace(problem, planned_bytes=possible.planned_bytes), possible
     started = time.perf_counter()
-    problem, answer = _answer(problem, answering or POLICIES[policy], or_minimum=or_minimum)
+    problem, answer = _answer(problem, answering or policy_named(policy), or_minimum=or_minimum)
     seconds = time.perf_counter() - started
     budget = _with_planned_bytes(problem.planned_bytes, budget)
     plan = Plan(
         trace=_trace_ref(trace, step, sha256),
         hardware=hardware,
         budget=budget,
-        policy=PolicyRecord(policy, seconds, answer.solver, answer.status, answer.gap),
+        policy=_record(policy, answer, seconds),
         prediction=_prediction(problem, answer.actions, bound_ns),
         tensors=_planned_tensors(step, answer.actions),
         actions=answer.actions,
@@ -110,10 +109,15 @@ def make_plan(
     return plan
 
 
+def _record(policy: str, answer: Answer, seconds: float) -> PolicyRecord:
+    name = answer.policy or policy
+    return PolicyRecord(name, seconds, answer.solver, answer.status, answer.gap)
+
+
 def _require_usable(policy: str, margin: float, time_limit_s: float) -> None:
-    if policy not in POLICIES:
+    if policy not in (AUTO, *POLICIES):
         msg = f"unknown policy: `{policy}`"
-        raise UsageError(msg, hint=f"the policies are {', '.join(['auto', *POLICIES])}")
+        raise UsageError(msg, hint=f"the policies are {', '.join([AUTO, *POLICIES])}")
     if not 0 <= margin < 1:
         msg = f"the margin must be a share from 0 to less than 1: {margin}"
         raise UsageError(msg, hint="a margin of `5%` keeps the plan that much below the budget")
