@@ -30,22 +30,35 @@ least possible memory on. Of 1,700 random steps two were slower in more memory w
 class Search:
     """The best plan so far, and how many more attempts the size of the step allows.
 
-    The first attempt is for channels that also have the time of `waits`, (op, ns). All of them
-    use the intervals of `start` before others.
+    `begin` comes first, once or more often.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        start: Sequence[Start] = (),
-        waits: Sequence[tuple[int, int]] = (),
-    ) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._grid = Grid.of(problem)
-        self._start = start
         self._left = min(_ATTEMPTS, _WORK // work(problem)) - 1
         self._left_out: frozenset[int] = frozenset()
-        self.best = attempt(problem, self._grid, waits=waits, start=start)
+        self._start: Sequence[Start] = ()
+        self._best: Timed | None = None
+
+    @property
+    def best(self) -> Timed:
+        """The best plan so far."""
+        if self._best is None:
+            msg = "there is no plan before the search begins"
+            raise ValueError(msg)
+        return self._best
+
+    def begin(self, start: Sequence[Start] = (), waits: Sequence[tuple[int, int]] = ()) -> None:
+        """Use the intervals of `start` before others, if that gives the best plan so far.
+
+        The channels also have the time of `waits`, (op, ns).
+        """
+        if self._best is not None and not self._may_improve():
+            return
+        first = attempt(self._problem, self._grid, waits=waits, start=start)
+        if self._best is None or self._is_better(first):
+            self._best, self._start = first, start
 
     def stretch(self) -> None:
         """Give the channels the time in which the best plan waits, as long as that helps."""
@@ -84,10 +97,13 @@ class Search:
         waits = self.best.simulation.waits if problem is self._problem else ()
         start = self._start if problem is self._problem else ()
         other = attempt(problem, self._grid, waits=waits, left_out=left_out, start=start)
-        if not other.fits or other.simulation.stall_ns >= self.best.simulation.stall_ns:
+        if not self._is_better(other):
             return False
-        self.best = other
+        self._best = other
         return True
+
+    def _is_better(self, other: Timed) -> bool:
+        return other.fits and other.simulation.stall_ns < self.best.simulation.stall_ns
 
 
 def _waited_for(problem: Problem, best: Timed, refused: set[int]) -> int | None:

@@ -28,6 +28,7 @@ def greedy(problem: Problem) -> Answer:
     exchanged for others; and what was chosen for less memory is tried.
     """
     search = Search(problem)
+    search.begin()
     search.stretch()
     search.exchange()
     search.tighten()
