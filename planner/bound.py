@@ -82,15 +82,20 @@ def _fluid_ns(problem: Problem) -> int:
     return period + int(proven_least(model, found.duals) * fluid.unit_ns * (1 - 2**-50))
 
 
-def sized_fluid(problem: Problem) -> Fluid:
-    """Return the program with as many cuts as give it about the variables allowed, or fewer."""
+def sized_fluid(
+    problem: Problem, *, by_size: bool = False, most_variables: int = _VARIABLES
+) -> Fluid:
+    """Return the program with as many cuts as give it about the variables allowed, or fewer.
+
+    With `by_size` only tensors of the same size are taken together.
+    """
     movable, n_cuts = Movable(problem), _CUTS
     most = min(_MOST_CUTS, 2 * len(problem.step.ops))
     kept, kept_share = None, float("inf")
     for _ in range(_TRIES):
         cuts = choose_cuts(problem, n_cuts)
-        lots = movable.lots(cuts)
-        share = variables(cuts, lots, problem) / _VARIABLES
+        lots = movable.lots(cuts, by_size=by_size)
+        share = variables(cuts, lots, problem) / most_variables
         if share <= 1 or share < kept_share:
             kept, kept_share = (cuts, lots), share
         if _ENOUGH <= share <= 1 or (share <= 1 and n_cuts >= most):

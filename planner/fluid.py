@@ -83,6 +83,18 @@ class Fluid:
             self._written = int(self.draft.rows(-_INF, limit)[0])
         self.moved = [self._add(lot) for lot in movable]
 
+    def waits(self, values: NDArray[np.float64]) -> list[tuple[int, int]]:
+        """Return the stalls, (op, ns), of a solution, each spread over the ops of its window."""
+        n_ops = len(self._problem.step.ops)
+        ops = (self.cuts.events // 2).tolist()
+        found = []
+        for k, stall in enumerate((values[self.stalls] * self.unit_ns).tolist()):
+            first, turn = ops[k] + 1, n_ops if k + 1 == len(ops) else 0
+            last = max(first, ops[(k + 1) % len(ops)] + turn)
+            ns = int(stall / (last + 1 - first))
+            found += [(op % n_ops, ns) for op in range(first, last + 1) if ns > 0]
+        return found
+
     def _at(self, tight: NDArray[np.bool_], rows: NDArray[np.int64]) -> NDArray[np.int64]:
         at = np.full(self._n, -1)
         at[tight] = rows
