@@ -108,7 +108,9 @@ def repeated(trace: Trace, count: int) -> Trace:
             index = table.schema.get_field_index(name)
             part = part.set_column(index, field, pc.cast(column, field.type))
         unused = pc.equal(part.column("access"), "none")
-        parts.append(part.filter(pc.invert(pc.fill_null(unused, False))) if turn else part)
+        parts.append(
+            part.filter(pc.invert(pc.fill_null(unused, fill_value=False))) if turn else part
+        )
     return replace(trace, table=pa.concat_tables(parts))
 
 
