@@ -4,8 +4,7 @@ The program (`planner.fluid`) says how much of tensors that are idle at the same
 when, if any part could move at any time, so that the step stalls least. Of each such lot as many
 whole tensors are taken, the largest first, each away while the part of the lot that it stands
 for is. What that lacks of the budget, as tensors are not fluid, the greedy policy adds; windows
-are set and the plan improved as it does. LazyTrain (2026) likewise rounds an optimum of a
-smaller model; here nothing is fixed before the program is solved but the grouping.
+are set and the plan improved as it does.
 """
 
 from __future__ import annotations
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
     from teraio.planner.problem import Problem
     from teraio.planner.solver import Model
 
-
 _TRAFFIC: Final = 1e-4
 """The cost of moving a hundredth of the largest excess, in hundredths of the ideal step."""
-
 
 _COARSE: Final = 4_000
 _FINE: Final = 20_000
@@ -64,7 +61,7 @@ def _begin(search: Search, problem: Problem, program: Fluid) -> str:
         search.begin()
     else:
         start = list(_whole_tensors(problem, program, found.values))
-        search.begin(start, _waits(problem, program, found.values))
+        search.begin(start, program.waits(found.values))
         search.begin(start)
     return found.solver
 
@@ -126,16 +123,3 @@ def _started(
     ops = cuts.events[positions % len(cuts.events)] // 2
     ops = after + 1 + (ops - after - 1) % n_ops
     return Start(index, tier, int(ops[0]), int(ops[-1]))
-
-
-def _waits(problem: Problem, program: Fluid, values: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Return the stalls, (op, ns), evenly over the ops of the window in which each is."""
-    n_ops = len(problem.step.ops)
-    ops = program.cuts.events // 2
-    waits = []
-    for k, stall in enumerate((values[program.stalls] * program.unit_ns).tolist()):
-        first, turn = int(ops[k]) + 1, n_ops if k + 1 == len(ops) else 0
-        last = max(first, int(ops[(k + 1) % len(ops)]) + turn)
-        ns = int(stall / (last + 1 - first))
-        waits += [(op % n_ops, ns) for op in range(first, last + 1) if ns]
-    return waits
