@@ -52,6 +52,14 @@ Margin = Annotated[str, typer.Option(metavar="PCT", help="Share of the memory to
 OrMinimum = Annotated[
     bool, typer.Option("--or-minimum", help="Take the least possible memory if that is more.")
 ]
+PolicyName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="How to search: auto, greedy, fluid, ilp, or as others do: teraio2025, g10, "
+        "zero-offload, zero-infinity, ssdtrain, flexgen, lru, keep.",
+    ),
+]
 TimeLimit = Annotated[
     float, typer.Option(metavar="S", help="Seconds that a policy with a solver may take.")
 ]

@@ -19,6 +19,7 @@ from teraio_cli.option_types import (
     MinTensor,
     NeverSsd,
     OrMinimum,
+    PolicyName,
     SsdRead,
     Ssds,
     SsdWrite,
@@ -72,9 +73,7 @@ def plan(
     min_tensor: MinTensor = "1MiB",
     margin: Margin = "0%",
     or_minimum: OrMinimum = False,
-    policy: Annotated[
-        str, typer.Option(metavar="NAME", help="How to search: auto, greedy.")
-    ] = "auto",
+    policy: PolicyName = "auto",
     time_limit: TimeLimit = 60.0,
     explain: Annotated[
         str | None,

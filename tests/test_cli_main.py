@@ -17,6 +17,7 @@ from cli import COMMAND, ENVIRONMENT, failed, teraio
 from traces import training_trace
 
 from teraio import planner
+from teraio.planner.policies import AUTO, POLICIES
 from teraio.profiler import errors
 from teraio.profiler.trace import write_trace
 from teraio_cli.main import app
@@ -49,6 +50,12 @@ def test_help_is_frozen(name: str) -> None:
 def test_every_snapshot_is_of_a_command() -> None:
     frozen = {" ".join(path.stem.split("_")[1:]) for path in SNAPSHOTS.iterdir()}
     assert frozen == set(NAMES)
+
+
+@pytest.mark.parametrize("command", ["plan", "sweep"])
+def test_help_names_every_policy(command: str) -> None:
+    words = teraio(command, "--help").stdout.decode().replace(",", " ").replace(".", " ").split()
+    assert {AUTO, *POLICIES} <= set(words)
 
 
 def test_version() -> None:
