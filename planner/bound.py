@@ -83,18 +83,23 @@ def _fluid_ns(problem: Problem) -> int:
 
 
 def sized_fluid(
-    problem: Problem, *, by_size: bool = False, most_variables: int = _VARIABLES
+    problem: Problem,
+    *,
+    by_size: bool = False,
+    whole: bool = False,
+    most_variables: int = _VARIABLES,
 ) -> Fluid:
     """Return the program with as many cuts as give it about the variables allowed, or fewer.
 
-    With `by_size` only tensors of the same size are taken together.
+    With `by_size` only tensors of the same size are taken together, and with `whole` too, and
+    then only whole tensors relieve memory.
     """
     movable, n_cuts = Movable(problem), _CUTS
     most = min(_MOST_CUTS, 2 * len(problem.step.ops))
     kept, kept_share = None, float("inf")
     for _ in range(_TRIES):
         cuts = choose_cuts(problem, n_cuts)
-        lots = movable.lots(cuts, by_size=by_size)
+        lots = movable.lots(cuts, by_size=by_size or whole)
         share = variables(cuts, lots, problem) / most_variables
         if share <= 1 or share < kept_share:
             kept, kept_share = (cuts, lots), share
@@ -102,4 +107,4 @@ def sized_fluid(
             break
         n_cuts = max(2, min(int(n_cuts * sqrt(_AIM / share)), _MOST_CUTS))
     assert kept is not None
-    return Fluid(problem, *kept)
+    return Fluid(problem, *kept, whole=whole)

@@ -37,7 +37,7 @@ class Member(NamedTuple):
 
     `away` are the bytes away at the tight cuts `positions`, `reads` and `writes` those that are
     moved in `read_windows` and `write_windows`. A window is named by the position of the cut
-    that it follows.
+    that it follows. `absent` are the numbers of whole tensors away, if the program counts them.
     """
 
     positions: NDArray[np.int64]
@@ -46,6 +46,7 @@ class Member(NamedTuple):
     reads: NDArray[np.int64]
     write_windows: NDArray[np.int64]
     writes: NDArray[np.int64]
+    absent: NDArray[np.int64]
 
 
 class Moved(NamedTuple):
@@ -56,13 +57,19 @@ class Moved(NamedTuple):
 
 
 class Fluid:
-    """The program; `draft` may be added to. Its objective is the stall in units of `unit_ns`."""
+    """The program; `draft` may be added to. Its objective is the stall in units of `unit_ns`.
 
-    def __init__(self, problem: Problem, cuts: Cuts, movable: Sequence[Lot]) -> None:
+    With `whole`, memory is only relieved by whole tensors, of lots that are of one size each.
+    """
+
+    def __init__(
+        self, problem: Problem, cuts: Cuts, movable: Sequence[Lot], *, whole: bool = False
+    ) -> None:
         self.draft = Draft()
         self.unit_bytes = float(cuts.excess.max()) / _UNITS
         self.unit_ns = problem.step.period_ns / _UNITS
         self._problem = problem
+        self._whole = whole
         self.lots = movable
         self.cuts = cuts
         self._n = len(cuts.events)
@@ -133,7 +140,7 @@ class Fluid:
         tight = self.cuts.tight
         positions = tight[np.searchsorted(tight, first) : np.searchsorted(tight, end)]
         away = self.draft.columns(len(positions), lot.size / self.unit_bytes)
-        self.draft.put(self._memory[positions % self._n], away, 1.0)
+        absent = self._relieve(lot, positions, away)
         if tier == HOST and self._host is not None:
             self.draft.put(self._host[positions % self._n], away, 1.0)
         copies = not lot.clean and len(lot.spans) > 1
@@ -146,7 +153,25 @@ class Fluid:
             self._flow(lot, tier, reads, to_gpu=True),
             writes[:0] if lot.clean else writes,
             self._flow(lot, tier, writes[:0] if lot.clean else writes, to_gpu=False),
+            absent,
         )
+
+    def _relieve(
+        self, lot: Lot, positions: NDArray[np.int64], away: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Count what is away as memory that is free; return the numbers of whole tensors."""
+        rows = self._memory[positions % self._n]
+        if not self._whole:
+            self.draft.put(rows, away, 1.0)
+            return away[:0]
+        copies = len(lot.copies)
+        size = lot.size / copies / self.unit_bytes
+        absent = self.draft.columns(len(positions), copies, whole=True)
+        self.draft.put(rows, absent, size)
+        rows = self.draft.rows(-_INF, np.zeros(len(positions)))
+        self.draft.put(rows, absent, size)
+        self.draft.put(rows, away, -1.0)
+        return absent
 
     def _flow(
         self, lot: Lot, tier: str, windows: NDArray[np.int64], *, to_gpu: bool

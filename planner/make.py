@@ -100,7 +100,7 @@ def make_plan(
         hardware=hardware,
         budget=budget,
         policy=_record(policy, answer, seconds),
-        prediction=_prediction(problem, answer.actions, bound_ns),
+        prediction=_prediction(problem, answer, bound_ns),
         tensors=_planned_tensors(step, answer.actions),
         actions=answer.actions,
         controls=controls,
@@ -216,18 +216,20 @@ def _planned_tensors(step: Step, actions: tuple[Action, ...]) -> tuple[PlannedTe
     )
 
 
-def _prediction(problem: Problem, actions: tuple[Action, ...], bound_ns: int | None) -> Prediction:
+def _prediction(problem: Problem, answer: Answer, bound_ns: int | None) -> Prediction:
+    actions = answer.actions
     simulation = simulate_actions(problem.step, problem.hardware, actions)
     if simulation.step_ns > _LONGEST_NS:
         msg = f"a step would take {simulation.step_ns} ns, more than a plan can say"
         raise InfeasibleError(msg, hint="check the rates, and that they are bytes per second")
-    if bound_ns is None:
-        bound_ns = lower_bound_ns(problem, known_ns=simulation.step_ns)
+    known = [ns for ns in (bound_ns, answer.bound_ns) if ns is not None]
+    if not known:
+        known = [lower_bound_ns(problem, known_ns=simulation.step_ns)]
     return Prediction(
         ideal_ns=simulation.ideal_ns,
         step_ns=simulation.step_ns,
         stall_ns=simulation.stall_ns,
-        lower_bound_ns=bound_ns,
+        lower_bound_ns=min(max(known), simulation.step_ns),
         peak_bytes=planned_peak(problem.step, actions),
         ssd=_traffic(problem.step, actions, SSD),
         host=_traffic(problem.step, actions, HOST),

@@ -44,7 +44,8 @@ class Problem:
 class Answer:
     """What a policy decided, and how it got there (see `plan.Policy`).
 
-    `policy` names the policy whose answer it is, if that is another than the one asked.
+    `policy` names the policy whose answer it is, if that is another than the one asked, and
+    `bound_ns` is a lower bound on the step time that the policy has proven, if it has.
     """
 
     actions: tuple[Action, ...]
@@ -52,6 +53,7 @@ class Answer:
     status: str = ""
     gap: float | None = None
     policy: str = ""
+    bound_ns: int | None = None
 
 
 class CannotFitError(InfeasibleError):

@@ -49,6 +49,11 @@ class Search:
             raise ValueError(msg)
         return self._best
 
+    @property
+    def has_begun(self) -> bool:
+        """Whether there is a plan, even if only one that does not fit."""
+        return self._best is not None
+
     def begin(self, start: Sequence[Start] = (), waits: Sequence[tuple[int, int]] = ()) -> None:
         """Use the intervals of `start` before others, if that gives the best plan so far.
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+from hypothesis import strategies as st
+from traces import MIB, hardware, traces
+
 from teraio.planner import make
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.minimum import least_memory
@@ -61,3 +64,18 @@ def prefetches(answer):
 def tiers(answer):
     """Return the tier that each moved tensor goes to."""
     return {action.tensor: action.to for action in offloads(answer)}
+
+
+@st.composite
+def problems(draw, host=(0, 8 * MIB, 1 << 40)):
+    """Small problems with a budget from the least possible to the peak."""
+    step = load_step(draw(traces()))
+    intervals = tuple(idle_intervals(step, draw(st.sampled_from([0, 4 * MIB]))))
+    least = least_memory(step, intervals).nbytes
+    memory = least + int(draw(st.floats(0, 1)) * (peak(step) - least))
+    host_bytes = draw(st.sampled_from(host))
+    ssd = not host_bytes or draw(st.booleans())
+    never = draw(st.sets(st.integers(0, len(step.tensors) - 1), max_size=2)) if host_bytes else ()
+    return Problem(
+        step, intervals, memory, host_bytes, draw(hardware()), ssd=ssd, never_ssd=frozenset(never)
+    )

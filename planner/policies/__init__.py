@@ -9,6 +9,7 @@ from teraio.planner.policies.flexgen import flexgen
 from teraio.planner.policies.fluid import fluid
 from teraio.planner.policies.g10 import g10
 from teraio.planner.policies.greedy import greedy
+from teraio.planner.policies.ilp import ilp
 from teraio.planner.policies.keep import keep
 from teraio.planner.policies.lru import lru
 from teraio.planner.policies.ssdtrain import ssdtrain
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 POLICIES: Final[Mapping[str, Policy]] = {
     "greedy": greedy,
     "fluid": fluid,
+    "ilp": ilp,
     "teraio2025": teraio2025,
     "g10": g10,
     "zero-offload": zero_offload,
