@@ -46,7 +46,7 @@ class Comparison:
     `ideal` is the step with unlimited memory; its peak is what the step needs with nothing moved.
     `rows` are in the order of their steps' time, those with no plan last. `lower_bound_ns` holds
     for every plan, and is None if there is none. `least_bytes` is the least possible memory if
-    `budget` is below it.
+    `budget` is below it, or with `least_is_floor` what at least is needed.
     """
 
     budget: Budget
@@ -55,6 +55,7 @@ class Comparison:
     ideal: Row
     rows: tuple[Row, ...]
     least_bytes: int | None = None
+    least_is_floor: bool = False
 
 
 def compare(
@@ -89,7 +90,7 @@ def compare(
     )  # fmt: skip
     least = _least_above(plan_for, memory_bytes)
     if least is not None and or_minimum:
-        memory_bytes, least = least, None
+        memory_bytes, least = _minimum(plan_for, memory_bytes, least), None
     plans: dict[str, Plan] = {}
     reasons: dict[str, str] = {}
     bound_ns: int | None = None
@@ -109,7 +110,8 @@ def compare(
         lower_bound_ns=bound_ns,
         ideal=Row(IDEAL, _ideal(plan_for, step)),
         rows=(*rows, *(Row(name, None, reason) for name, reason in reasons.items())),
-        least_bytes=least,
+        least_bytes=None if least is None else least.least_bytes,
+        least_is_floor=least is not None and least.is_floor,
     )
 
 
@@ -132,15 +134,22 @@ def require_policies(names: Sequence[str]) -> None:
             raise UsageError(msg, hint="name each once")
 
 
-def _least_above(plan_for: Callable[..., Plan], memory_bytes: int) -> int | None:
-    """Return the least possible memory if it is above `memory_bytes`."""
+def _least_above(plan_for: Callable[..., Plan], memory_bytes: int) -> InfeasibleError | None:
+    """Return the error that says the least possible memory if it is above `memory_bytes`."""
     try:
         plan_for(memory_bytes=memory_bytes, policy=IDEAL)
     except CannotFitError:
         return None
     except InfeasibleError as error:
-        return error.least_bytes
+        return error
     return None
+
+
+def _minimum(plan_for: Callable[..., Plan], memory_bytes: int, least: InfeasibleError) -> int:
+    """Return the least possible memory, or where only a floor is known what a search finds."""
+    if least.least_bytes is not None and not least.is_floor:
+        return least.least_bytes
+    return plan_for(memory_bytes=memory_bytes, or_minimum=True).budget.memory_bytes
 
 
 def _ideal(plan_for: Callable[..., Plan], step: Step) -> Outcome:

@@ -24,20 +24,33 @@ def infeasible(
     """Return the error for a `budget` below `possible`, which has the `least` memory.
 
     It names the op that sets the least, the largest tensors that are alive there, and how many
-    bytes are idle there and stay only because of a control.
+    bytes are idle there and stay only because of a control. Where host memory or writes to the SSD
+    are limited, `possible` is only a floor, and the error says so.
     """
+    is_floor = limits_moves(problem)
+    amount = _both(possible.memory_bytes)
+    lack = f"at least {amount} are needed" if is_floor else f"the least possible is {amount}"
     op = problem.step.ops[least.op]
     where = f"`{op.name}`" + (f" in `{op.module}`" if op.module else "")
     lines = [
         f"no plan fits {_both(budget.memory_bytes)}"
         + (f" less a margin of {budget.margin:.1%}" if budget.margin else "")
-        + f": the least possible is {_both(possible.memory_bytes)}",
+        + f": {lack}",
         f"op {least.op}, {where}, sets it: alive there are",
         *_alive(least),
         *_ruled(problem, least, controls),
     ]
     hint = f"take `--memory {possible.memory_bytes}`, or `--or-minimum` for just that"
-    return InfeasibleError("\n".join(lines), hint=hint, least_bytes=possible.memory_bytes)
+    if is_floor:
+        hint = "`--or-minimum` searches for the least memory that has a plan under these limits"
+    return InfeasibleError(
+        "\n".join(lines), hint=hint, least_bytes=possible.memory_bytes, is_floor=is_floor
+    )
+
+
+def limits_moves(problem: Problem) -> bool:
+    """Return whether a tier may hold or take too little, so that `least_memory` is only a floor."""
+    return problem.ssd_write_bytes is not None or not problem.ssd or bool(problem.never_ssd)
 
 
 def looser(problem: Problem) -> str:

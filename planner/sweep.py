@@ -32,7 +32,8 @@ _DEFAULT: Final = Controls()
 class Row:
     """A point and the best plan found for it; `outcome` is None if there is none.
 
-    Then `reason` says why, and `least_bytes` is the least possible memory if that is known. A
+    Then `reason` says why, and `least_bytes` is the least possible memory if that is known,
+    or with `least_is_floor` what at least is needed. A
     plan found for a point with no more of anything, `plan_of`, may be the best here as well.
     `at_its_rates` is true if it is timed at that point's rates, not here: transfers that end
     earlier can get in each other's way, and this plan would be slower with all of the rates here.
@@ -42,6 +43,7 @@ class Row:
     outcome: Outcome | None
     reason: str = ""
     least_bytes: int | None = None
+    least_is_floor: bool = False
     plan_of: Point | None = None
     at_its_rates: bool = False
 
@@ -145,7 +147,8 @@ class _Search:
         amounts = point.amounts
         if amounts not in self.solved:
             error = self.failed[amounts]
-            return Row(point, None, str(error).partition("\n")[0], error.least_bytes)
+            reason = str(error).partition("\n")[0]
+            return Row(point, None, reason, error.least_bytes, error.is_floor)
         plan, found_for, at_its_rates = self.solved[amounts]
         outcome = outcome_of(self.step, _on_drives_of(point, plan), self.bounds_ns[amounts])
         plan_of = None if found_for.amounts == amounts else found_for

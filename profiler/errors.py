@@ -59,14 +59,23 @@ class NothingRecordedError(TeraioError):
 class InfeasibleError(TeraioError):
     """No plan exists under the budget.
 
-    `least_bytes` is the device memory from which on there is one, None if that is not known.
+    `least_bytes` is the device memory from which on there is one, None if that is not known. With
+    `is_floor` there is none below it, and there may be none with it.
     """
 
     exit_code = 69
 
-    def __init__(self, message: str, *, hint: str = "", least_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        least_bytes: int | None = None,
+        is_floor: bool = False,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.least_bytes = least_bytes
+        self.is_floor = is_floor
 
 
 class SolverMissingError(TeraioError):

@@ -92,6 +92,17 @@ def test_budget_below_the_least():
     assert {row.policy: row.outcome for row in raised.rows}["greedy"].peak_bytes <= 12 * MIB
 
 
+def test_with_little_host_memory_the_least_is_only_a_floor():
+    trace = training_trace(6)
+    scarce = {"host_bytes": 16 * MIB, "controls": Controls(tiers=("host",))}
+    found = compared(trace, memory_bytes=20 * MIB, **scarce)
+    assert found.least_is_floor
+    assert all(f"at least {found.least_bytes} bytes" in row.reason for row in found.rows)
+    raised = compared(trace, memory_bytes=20 * MIB, or_minimum=True, **scarce)
+    assert raised.budget.memory_bytes >= found.least_bytes
+    assert any(row.outcome for row in raised.rows)
+
+
 def test_margin_and_wear_reach_the_rows():
     worn = compared(training_trace(6), margin=0.1, policies=("auto",)).rows[0]
     assert worn.policy == "auto"
