@@ -17,6 +17,9 @@ _UNITS: Final = {
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
 _NUMBER: Final = re.compile(r"\s*(-?\d{1,30}(?:\.\d{1,30})?)\s*([A-Za-z]*)\s*", re.ASCII)
+_BARE_LEAST: Final = 1024
+"""A smaller number of bytes without a unit is a slip, where it is the size of a memory."""
+
 _SIZE_FORMS: Final = "write a size as `24GiB`, `24GB`, `512MiB` or a number of bytes"
 _TIMES: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _TIME_FORMS: Final = "write a time as `1.5s` or `20ms`"
@@ -68,13 +71,32 @@ def parse_time(text: str) -> int:
 def parse_memory(text: str, peak_bytes: int) -> int:
     """Return the bytes that `text` names: a size, or a share of the trace's peak such as `60%`.
 
-    A share is rounded down. Raises UsageError as `parse_size` does.
+    A share is rounded down. Raises UsageError as `parse_size` does, and for a number below 1024
+    without a unit.
     """
     forms = f"{_SIZE_FORMS}, or a share of the trace's peak as `60%`"
     if not text.rstrip().endswith("%"):
+        require_unit(text, _BARE_LEAST, "24GiB")
         return _positive(text, _quantity(text, forms), "size", forms)
     share = _quantity(text.rstrip()[:-1], forms, bare=True)
     return _positive(text, share * peak_bytes / 100, "size", forms)
+
+
+def parse_written(text: str) -> int:
+    """Return the bytes that a drive may be written, as in `1200TB`.
+
+    Raises UsageError as `parse_size` does, and for a number below 10^9 without a unit.
+    """
+    require_unit(text, 10**9, "1200TB")
+    return parse_size(text)
+
+
+def require_unit(text: str, least: int, example: str) -> None:
+    """Raise UsageError for a number above zero and below `least` that has no unit."""
+    match = _NUMBER.fullmatch(text)
+    if match and not match[2] and 0 < Fraction(match[1]) < least:
+        msg = f"`{text}` has no unit, and would be {text.strip()} bytes"
+        raise UsageError(msg, hint=f"a size needs a unit, as `{example}`")
 
 
 def format_bytes(nbytes: int) -> str:
@@ -109,6 +131,9 @@ def _quantity(text: str, forms: str, *, bare: bool = False) -> Fraction:
         msg = f"not a number with a unit: `{text}`"
         raise UsageError(msg, hint=forms)
     number, unit = match.groups()
+    if unit.endswith("b"):
+        msg = f"unknown unit `{unit}` in `{text}`"
+        raise UsageError(msg, hint=f"bits? write bytes as `{unit[:-1]}B`; {forms}")
     scale = _UNITS.get(unit.lower())
     if scale is None or (bare and unit):
         msg = f"unknown unit `{unit}` in `{text}`"

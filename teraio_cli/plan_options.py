@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
     from teraio.planner.plan import Hardware
 
+_SURE_SHARE: Final = 0.01
+"""From 1 % on a percentage may be without its sign."""
+
 _TIERS: Final = {SSD: (SSD,), HOST: (HOST,), "ssd,host": (SSD, HOST), "host,ssd": (SSD, HOST)}
 
 
@@ -33,7 +36,7 @@ def hardware_of(
     `with_drives` and the parsers raise.
     """
     from teraio.planner.hardware import ASSUMED, read_hardware, with_drives, with_rates, with_tbw
-    from teraio.planner.units import parse_rate, parse_size
+    from teraio.planner.units import parse_rate, parse_written
 
     def rate(text: str | None) -> int | None:
         return None if text is None else parse_rate(text)
@@ -45,7 +48,7 @@ def hardware_of(
         host_link=rate(host_link),
     )
     every = with_drives(one, ssds)
-    return every if tbw is None else with_tbw(every, parse_size(tbw))
+    return every if tbw is None else with_tbw(every, parse_written(tbw))
 
 
 def controls_of(
@@ -89,7 +92,8 @@ def _tiers(text: str | None, host_bytes: int) -> tuple[str, ...]:
 def parse_share(text: str) -> float:
     """Return the share that `5%` or `5` names, from 0 to less than 1.
 
-    Raises UsageError for anything else.
+    Raises UsageError for anything else, and for a number below 1 without a `%`: that may be a
+    share or a percentage.
     """
     try:
         share = float(text.removesuffix("%")) / 100
@@ -98,4 +102,7 @@ def parse_share(text: str) -> float:
     if not 0 <= share < 1:
         msg = f"not a percentage from 0 to less than 100: `{text}`"
         raise UsageError(msg, hint="write a share as `5%`")
+    if 0 < share < _SURE_SHARE and not text.endswith("%"):
+        msg = f"`{text}` may be a share or a percentage"
+        raise UsageError(msg, hint=f"write `{float(text):g}%` or `{float(text) * 100:g}%`")
     return share

@@ -13,6 +13,7 @@ from teraio.planner.units import (
     parse_rate,
     parse_size,
     parse_time,
+    parse_written,
 )
 from teraio.profiler.errors import UsageError
 
@@ -26,7 +27,7 @@ from teraio.profiler.errors import UsageError
         ("1.5GiB", 3 << 29),
         ("4096", 4096),
         ("4096B", 4096),
-        (" 2 kib ", 2048),
+        (" 2 kiB ", 2048),
         ("1.0000001KiB", 1024),
     ],
 )
@@ -37,7 +38,7 @@ def test_sizes(text, nbytes):
 @pytest.mark.parametrize(
     "text",
     ["", "GiB", "24XB", "24G", "0", "0.1B", "-1GiB", "nan", "inf", "1e9", "9" * 40, "8388608TiB",
-     "24GiB!", "1.2.3GiB", "60%", "٣GiB"],
+     "24GiB!", "1.2.3GiB", "60%", "٣GiB", "24Gb", "24gb", "24Gib", "24b"],
 )  # fmt: skip
 def test_sizes_that_are_refused_name_the_accepted_forms(text):
     with pytest.raises(UsageError) as caught:
@@ -57,7 +58,9 @@ def test_rates():
     assert parse_rate("900MiB/s") == 900 << 20
 
 
-@pytest.mark.parametrize("text", ["6.7GB", "6.7GB/h", "/s", "0GB/s", "-1GB/s", "6.7/GB/s"])
+@pytest.mark.parametrize(
+    "text", ["6.7GB", "6.7GB/h", "/s", "0GB/s", "-1GB/s", "6.7/GB/s", "6.7Gb/s"]
+)
 def test_rates_that_are_refused(text):
     with pytest.raises(UsageError) as caught:
         parse_rate(text)
@@ -70,7 +73,7 @@ def test_memory_may_be_a_share_of_the_peak_rounded_down():
     assert parse_memory("1GiB", 5) == 1 << 30
 
 
-@pytest.mark.parametrize("text", ["0%", "-5%", "60GiB%", "%", "nan%", "60 percent"])
+@pytest.mark.parametrize("text", ["0%", "-5%", "60GiB%", "%", "nan%", "60 percent", "8b"])
 def test_memory_that_is_refused(text):
     with pytest.raises(UsageError) as caught:
         parse_memory(text, 1000)
@@ -108,6 +111,27 @@ def test_a_limit_may_be_nothing_at_all():
     for text in ("-1GiB", "", "0Gx", "0.1B"):
         with pytest.raises(UsageError):
             parse_limit(text)
+
+
+@pytest.mark.parametrize("text", ["24", "0.6", " 1023"])
+def test_memory_of_a_few_bytes_lacks_a_unit(text: str) -> None:
+    with pytest.raises(UsageError, match="has no unit") as caught:
+        parse_memory(text, 1000)
+    assert "a size needs a unit, as `24GiB`" in caught.value.hint
+    assert parse_memory("24B", 1000) == 24
+    assert parse_memory("1024", 1000) == 1024
+
+
+def test_endurance_needs_a_unit() -> None:
+    assert parse_written("1200TB") == parse_written(str(12 * 10**14))
+    with pytest.raises(UsageError, match="would be 1200 bytes"):
+        parse_written("1200")
+
+
+def test_bits_are_refused_with_a_hint() -> None:
+    with pytest.raises(UsageError, match="unknown unit `Gb`") as caught:
+        parse_rate("6.7Gb/s")
+    assert "bits? write bytes as `GB`" in caught.value.hint
 
 
 def test_what_is_written_is_given_as_on_data_sheets():
