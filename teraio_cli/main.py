@@ -5,6 +5,7 @@ Nothing heavy (torch, pulp, pyarrow) is imported before a subcommand needs it.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from importlib.metadata import version
@@ -13,7 +14,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from teraio.profiler.errors import TeraioError
+from teraio.profiler.errors import StorageError, TeraioError
 from teraio_cli.bench import bench
 from teraio_cli.clean import clean
 from teraio_cli.compare import compare
@@ -44,9 +45,26 @@ class Commands(TyperGroup):
             finally:
                 sys.stdout.flush()
         except BrokenPipeError:
-            # The interpreter flushes stdout once more at exit and would complain then.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _give_up_stdout()
             raise typer.Exit(CLOSED_PIPE) from None
+        except OSError as error:
+            if error.errno not in _NO_ROOM or ctx.invoked_subcommand in _OF_SCRIPTS:
+                raise
+            _give_up_stdout()
+            msg = f"cannot write to stdout: {error.strerror}"
+            raise StorageError(msg, hint="make room there, or send it elsewhere") from error
+
+
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Of files with names the commands explain such errors themselves; what is left is stdout."""
+
+_OF_SCRIPTS: Final = ("profile", "run")
+"""Commands whose errors may be those of a script, which has its own traceback."""
+
+
+def _give_up_stdout() -> None:
+    # The interpreter flushes stdout once more at exit and would complain then.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 app = typer.Typer(

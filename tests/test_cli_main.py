@@ -126,6 +126,26 @@ def test_interrupt_ends_with_130(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+@pytest.mark.parametrize("words", [("inspect", "--top", "1"), ("inspect", "--json")])
+def test_full_disk_behind_stdout_is_explained(words: tuple[str, ...], tmp_path: Path) -> None:
+    path = tmp_path / "trace.parquet"
+    write_trace(training_trace(60), path)
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [*COMMAND, *words, path],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            env=ENVIRONMENT,
+            check=False,
+        )
+    said = done.stderr.decode()
+    assert done.returncode == 74
+    assert "error: cannot write to stdout: No space left on device" in said
+    assert "Traceback" not in said
+    assert "Exception ignored" not in said
+
+
 def test_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     write_trace(training_trace(4), path)
