@@ -23,6 +23,7 @@ from teraio.planner.plan import Offload, Prefetch
 from teraio.planner.problem import CannotFitError
 from teraio.planner.step import demand
 from teraio.planner.tiers import place_copies
+from teraio.planner.units import format_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +61,7 @@ def _require_fit(problem: Problem, placed: Sequence[Placed]) -> None:
         over = int(needed[op]) - problem.planned_bytes
         msg = (
             f"with all that the policy moves away, op {op} (`{step.ops[op].name}`) still needs "
-            f"{needed[op]} bytes, {over} over the {problem.planned_bytes} planned"
+            f"{format_bytes(int(needed[op]))}, {format_bytes(int(over))} over the budget"
         )
         raise CannotFitError(msg, hint="allow more memory, or take another policy")
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from teraio.planner.problem import Answer
-from teraio.planner.windows import fit_windows
+from teraio.planner.problem import Answer, CannotFitError
+from teraio.planner.step import peak
+from teraio.planner.units import format_bytes
 
 if TYPE_CHECKING:
     from teraio.planner.problem import Problem
@@ -16,4 +17,8 @@ def keep(problem: Problem) -> Answer:
 
     Raises CannotFitError if the step does not fit: below its peak there is no such plan.
     """
-    return Answer(fit_windows(problem, ()))
+    needed = peak(problem.step)
+    if needed > problem.planned_bytes:
+        msg = f"with nothing moved, the step needs {format_bytes(needed)}"
+        raise CannotFitError(msg)
+    return Answer(())
