@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from teraio.profiler.errors import InfeasibleError
+from teraio_cli.next_command import words_again
 from teraio_cli.option_types import (
     AsJson,
     Force,
@@ -115,7 +116,7 @@ def compare(
     _require_a_plan(comparison)
     if plot is not None:
         draw_comparison(comparison, plot, force=force)
-    _report(comparison)
+    _report(comparison, trace)
 
 
 def _require_a_plan(comparison: Comparison) -> None:
@@ -127,15 +128,23 @@ def _require_a_plan(comparison: Comparison) -> None:
     msg = f"no policy has a plan for {memory} bytes ({format_bytes(memory)})"
     if least is None:
         raise InfeasibleError(msg, hint="give more `--memory`, or name more `--policies`")
-    msg += f": the least possible is {least} bytes ({format_bytes(least)})"
+    amount = f"{least} bytes ({format_bytes(least)})"
+    if comparison.least_is_floor:
+        msg += f": at least {amount} are needed"
+        raise InfeasibleError(msg, hint="`--or-minimum` searches for the least that has a plan")
+    msg += f": the least possible is {amount}"
     raise InfeasibleError(msg, hint=f"take `--memory {least}`, or `--or-minimum` for just that")
 
 
-def _report(comparison: Comparison) -> None:
+def _report(comparison: Comparison, trace: str) -> None:
     from teraio.planner.units import format_bytes
+    from teraio_cli.tables import format_sources
 
     budget = comparison.budget
-    say(f"\nbudget  {format_bytes(budget.memory_bytes)}")
-    say(f"rates   {'; '.join(f'{n} {text}' for n, text in comparison.hardware.source.items())}")
+    say("\ngap     how far a step is above the lower bound")
+    say("waits   late prefetches, busy channels and memory not yet free, of the ideal step")
+    say(f"budget  {format_bytes(budget.memory_bytes)}")
+    say(f"rates   {format_sources(comparison.hardware.source)}")
     best = comparison.rows[0].policy
-    say(f"\nnext: teraio plan TRACE -o plan.json --memory {budget.memory_bytes} --policy {best}")
+    again = words_again(trace, ("--policies", "--json", "--plot", "--force"))
+    say(f"\nnext: teraio plan {again} --policy {best} -o plan.json")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from teraio.planner.units import format_bytes, format_ns, format_rate
 from teraio_cli.outputs import print_table
+from teraio_cli.tables import share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,22 +20,21 @@ if TYPE_CHECKING:
     from teraio.planner.points import Point
     from teraio.planner.sweep import Row, Sweep
 
-_WAITS: Final = ("late prefetch>", "bandwidth>", "memory>")
-_SSD: Final = ("ssd written>", "ssd read>")
-_HOST: Final = ("host out>", "host back>")
+_WAITS: Final = ("late>", "busy>", "memory>")
 
 
 def print_comparison(comparison: Comparison) -> None:
     """Print a row for each policy: its step, what that waits for, and what moves.
 
-    Those with no plan follow with the reason.
+    Those with no plan follow with the reason. What a terminal of 80 columns has no room for is in
+    the JSON.
     """
-    host = bool(comparison.budget.host_bytes)
-    columns = ("policy", "step>", "slowdown>", "above bound>", *_WAITS, *_SSD)
-    columns += (*(_HOST if host else ()), "peak>", "planned in>", "by")
-    rows = [_policy_row(comparison.ideal, host=host), _bound_row(comparison, len(columns))]
-    rows[0][0], rows[0][3], rows[0][-2] = "ideal", "", ""
-    rows += [_policy_row(row, host=host) for row in comparison.rows if row.outcome]
+    ideal_ns = _outcome(comparison.ideal).step_ns
+    last = _last([row.outcome for row in comparison.rows])
+    columns = ("policy", "step>", "slowdown>", "gap>", *_WAITS, f"{last}>")
+    rows = [["ideal", format_ns(ideal_ns), "1.000x"], _bound_cells(comparison)]
+    rows = [[*cells, *[""] * (len(columns) - len(cells))] for cells in rows]
+    rows += [_policy_row(row, ideal_ns, last) for row in comparison.rows if row.outcome]
     print_table(columns, rows)
     missing = [(row.policy, row.reason) for row in comparison.rows if row.outcome is None]
     if missing:
@@ -42,45 +42,50 @@ def print_comparison(comparison: Comparison) -> None:
         print_table(("no plan", "because"), missing)
 
 
-def _policy_row(row: PolicyRow, *, host: bool) -> list[str]:
+def _last(outcomes: Sequence[Outcome | None]) -> str:
+    """Return what the last column has: days that the SSDs last if known, or where bytes go."""
+    found = [outcome for outcome in outcomes if outcome]
+    if any(outcome.ssd_days is not None for outcome in found):
+        return "ssd days"
+    wrote = any(outcome.ssd.to_tier_bytes for outcome in found)
+    to_host = any(outcome.host.to_tier_bytes for outcome in found)
+    return "to host" if to_host and not wrote else "to ssd"
+
+
+def _last_cell(found: Outcome, last: str) -> str:
+    if last == "ssd days":
+        return "" if found.ssd_days is None else f"{found.ssd_days:,.1f}"
+    tier = found.host if last == "to host" else found.ssd
+    return format_bytes(tier.to_tier_bytes)
+
+
+def _policy_row(row: PolicyRow, ideal_ns: int, last: str) -> list[str]:
     found = _outcome(row)
     stall = found.stall
     return [
-        row.policy,
+        row.policy if found.policy == row.policy else f"{row.policy} ({found.policy})",
         format_ns(found.step_ns),
         f"{found.slowdown:.3f}x",
         f"{found.gap:.1%}",
-        *map(format_ns, (stall.late_prefetch_ns, stall.bandwidth_ns, stall.memory_ns)),
-        *_moved(found, host=host),
-        format_bytes(found.peak_bytes),
-        f"{found.seconds:.2f} s",
-        _how(row.policy, found),
+        *(
+            share(ns, ideal_ns)
+            for ns in (stall.late_prefetch_ns, stall.bandwidth_ns, stall.memory_ns)
+        ),
+        _last_cell(found, last),
     ]
 
 
-def _how(asked: str, found: Outcome) -> str:
-    """Return the policy whose plan it is, if that is another than `asked`, and its solver's."""
-    chosen = "" if found.policy == asked else found.policy
-    return " ".join(filter(None, (chosen, found.solver, found.status)))
-
-
-def _bound_row(comparison: Comparison, width: int) -> list[str]:
+def _bound_cells(comparison: Comparison) -> list[str]:
     bound_ns = comparison.lower_bound_ns
-    cells = ["lower bound", "not known", ""]
-    if bound_ns is not None:
-        slowdown = bound_ns / _outcome(comparison.ideal).step_ns
-        cells = ["lower bound", format_ns(bound_ns), f"{slowdown:.3f}x"]
-    return [*cells, *[""] * (width - len(cells))]
+    if bound_ns is None:
+        return ["lower bound", "not known"]
+    slowdown = bound_ns / _outcome(comparison.ideal).step_ns
+    return ["lower bound", format_ns(bound_ns), f"{slowdown:.3f}x"]
 
 
 def _outcome(row: PolicyRow) -> Outcome:
     assert row.outcome is not None
     return row.outcome
-
-
-def _moved(found: Outcome, *, host: bool) -> list[str]:
-    tiers = (found.ssd, found.host) if host else (found.ssd,)
-    return [format_bytes(n) for t in tiers for n in (t.to_tier_bytes, t.to_gpu_bytes)]
 
 
 def comparison_json(comparison: Comparison, sha256: str) -> dict[str, Any]:
@@ -92,17 +97,12 @@ def print_sweep(sweep: Sweep) -> None:
     """Print a row for each point; only axes with more than one value have a column."""
     points = [row.point for row in sweep.rows]
     axes = [name for name in AXES if name == "memory" or len({_axis(p, name) for p in points}) > 1]
-    host = any(point.host_bytes for point in points)
-    worn = any(row.outcome and row.outcome.ssd_days is not None for row in sweep.rows)
-    columns = [f"{name}>" for name in axes]
-    columns += ["step>", "slowdown>", "lower bound>", "above bound>", *_SSD]
-    columns += [*(_HOST if host else ()), *(["drives last>"] if worn else []), "peak>", ""]
-    print_table(
-        columns, [_point_row(row, axes, len(columns), host=host, worn=worn) for row in sweep.rows]
-    )
+    last = _last([row.outcome for row in sweep.rows])
+    columns = [*(f"{name}>" for name in axes), "step>", "slowdown>", "gap>", f"{last}>", ""]
+    print_table(columns, [_point_row(row, axes, len(columns), last) for row in sweep.rows])
 
 
-def _point_row(row: Row, axes: Sequence[str], width: int, *, host: bool, worn: bool) -> list[str]:
+def _point_row(row: Row, axes: Sequence[str], width: int, last: str) -> list[str]:
     cells = [axis_text(row.point, name) for name in axes]
     found = row.outcome
     if found is None:
@@ -111,11 +111,8 @@ def _point_row(row: Row, axes: Sequence[str], width: int, *, host: bool, worn: b
         *cells,
         format_ns(found.step_ns),
         f"{found.slowdown:.3f}x",
-        format_ns(found.lower_bound_ns),
         f"{found.gap:.1%}",
-        *_moved(found, host=host),
-        *([_days(found)] if worn else []),
-        format_bytes(found.peak_bytes),
+        _last_cell(found, last),
         _origin(row),
     ]
 
@@ -123,11 +120,7 @@ def _point_row(row: Row, axes: Sequence[str], width: int, *, host: bool, worn: b
 def _lack(row: Row) -> str:
     if row.least_bytes is None:
         return row.reason
-    return f"needs {format_bytes(row.least_bytes)}"
-
-
-def _days(found: Outcome) -> str:
-    return "" if found.ssd_days is None else f"{found.ssd_days:,.1f} days"
+    return f"needs {'at least ' if row.least_is_floor else ''}{format_bytes(row.least_bytes)}"
 
 
 def _origin(row: Row) -> str:
@@ -135,7 +128,7 @@ def _origin(row: Row) -> str:
     if row.plan_of is None:
         return ""
     other = [axis_label(row.plan_of, name) for name in AXES if _differs(row, name)]
-    return f"plan for {', '.join(other)}" + (", timed for that too" if row.at_its_rates else "")
+    return f"as with {', '.join(other)}" + (", timed for that too" if row.at_its_rates else "")
 
 
 def _differs(row: Row, name: str) -> bool:
@@ -171,7 +164,8 @@ def axis_label(point: Point, name: str) -> str:
     value = axis_text(point, name)
     if name == "ssds":
         return f"{value} SSD{'' if value == '1' else 's'}"
-    return value if name == "memory" else f"{name} {value}"
+    words = {"each reads": "read by each SSD", "each writes": "written by each SSD"}
+    return value if name == "memory" else f"{value} {words.get(name, name)}"
 
 
 def varied(points: Sequence[Point]) -> list[str]:
@@ -209,6 +203,7 @@ def flat_rows(sweep: Sweep) -> list[dict[str, Any]]:
         _point_cells(row.point) | _outcome_cells(row.outcome) | {
             "ideal_ns": sweep.ideal_ns,
             "least_bytes": row.least_bytes,
+            "least_is_floor": row.least_is_floor,
             "reason": row.reason,
             "plan_of": None if row.plan_of is None else number[row.plan_of.amounts],
             "at_its_rates": row.at_its_rates,

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from teraio.planner.units import format_bytes, format_ns
-from teraio_cli.outputs import print_json, print_table
+from teraio_cli.outputs import print_json
 
 if TYPE_CHECKING:
     from teraio.planner.explain import Explanation, IdleRow, Move
     from teraio.planner.relief import Cost
 
-_COLUMNS: Final = (
-    "idle from op",
-    "to op",
-    "for>",
-    "write, read",
-    "ops over budget>",
-    "relieves>",
-    "rank>",
-    "moves",
-)
-
 
 def print_explanation(explanation: Explanation, *, as_json: bool) -> None:
-    """Print an explanation on stdout: a table and one line on why, or JSON with both."""
+    """Print an explanation on stdout: its idle intervals and one line on why, or JSON with both."""
     why = sentence(explanation)
     if as_json:
         print_json(asdict(explanation) | {"why": why})
@@ -33,9 +22,10 @@ def print_explanation(explanation: Explanation, *, as_json: bool) -> None:
     name = explanation.label or "no name"
     size = format_bytes(explanation.nbytes)
     print(f"tensor {explanation.id}, {name}: {explanation.kind}, {size}, {explanation.uses} uses")
-    if explanation.intervals:
-        print()
-        print_table(_COLUMNS, [_row(row, explanation.ranked) for row in explanation.intervals])
+    for row in explanation.intervals:
+        print(f"\nidle after op {row.after_op} {row.after_name}")
+        for name, text in _facts(row, explanation.ranked):
+            print(f"  {name:<14}{text}")
     print(f"\n{why}")
 
 
@@ -70,27 +60,31 @@ def _chosen(explanation: Explanation) -> str:
     return f"moves{times}: it {relieved}"
 
 
-def _row(row: IdleRow, ranked: int) -> tuple[str, ...]:
+def _facts(row: IdleRow, ranked: int) -> list[tuple[str, str]]:
     turn = " of the next step" if row.next_step else ""
-    return (
-        f"{row.after_op} {row.after_name}",
-        f"{row.needed_by_op} {row.needed_by_name}{turn}",
-        format_ns(row.idle_ns),
-        "; ".join(map(_cost, row.costs)) or "-",
-        str(row.over_ops),
-        format_bytes(row.relieved_bytes) if row.relieved_op is not None else "-",
-        f"{row.rank} of {ranked}" if row.rank is not None else "-",
-        _move(row.move) if row.move else f"no: {row.reason}",
-    )
+    facts = [
+        ("until op", f"{row.needed_by_op} {row.needed_by_name}{turn}"),
+        ("for", format_ns(row.idle_ns)),
+        *((cost.tier, _cost(cost)) for cost in row.costs),
+        ("over budget", f"{row.over_ops} ops"),
+    ]
+    if row.relieved_op is not None:
+        facts.append(("relieves", format_bytes(row.relieved_bytes)))
+    if row.rank is not None:
+        facts.append(("rank", f"{row.rank} of {ranked}"))
+    if row.move is None:
+        return [*facts, ("stays", row.reason)]
+    return [*facts, *_windows(row.move)]
 
 
 def _cost(cost: Cost) -> str:
-    write = format_ns(cost.write_ns) if cost.write_ns else "none"
-    return f"{cost.tier} {write}, {format_ns(cost.read_ns)}"
+    write = f"written in {format_ns(cost.write_ns)}" if cost.write_ns else "no write"
+    return f"{write}, read in {format_ns(cost.read_ns)}"
 
 
-def _move(move: Move) -> str:
-    how = "" if move.write else " (a drop)"
-    away = f"after op {move.after_op}, gone by {move.gone_by_op}"
-    back = f"back after {move.back_after_op}, needed by {move.needed_by_op}"
-    return f"to {move.tier}{how} {away}; {back}"
+def _windows(move: Move) -> list[tuple[str, str]]:
+    how = "" if move.write else ", a drop"
+    return [
+        (f"to {move.tier}", f"after op {move.after_op}, gone by {move.gone_by_op}{how}"),
+        ("back", f"after op {move.back_after_op}, needed by {move.needed_by_op}"),
+    ]

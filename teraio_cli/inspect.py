@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import IO, Annotated, Any, Final
 
 import typer
 
-from teraio_cli.outputs import STDIO, input_label, open_input, print_json, say, text_of
+from teraio.profiler.errors import BadInputError
+from teraio_cli.next_command import after_plan, named
+from teraio_cli.outputs import input_label, open_input, print_json, say, text_of
 
 PARQUET: Final = b"PAR1"
 """The first bytes of every Parquet file."""
@@ -33,13 +34,10 @@ def inspect(
 
         (print_trace if is_trace else print_plan)(summary)
     if is_trace:
-        say(f"\nnext: teraio plan {_name(file, 'TRACE')} -o plan.json --memory 60%")
+        say(f"\nnext: teraio plan {named(file, 'TRACE')} -o plan.json --memory 60%")
     else:
-        say(f"\nnext: teraio run {_name(file, 'PLAN')} SCRIPT")
-
-
-def _name(file: str, what: str) -> str:
-    return what if file == STDIO else shlex.quote(file)
+        fingerprint = summary["trace"]["fingerprint"]
+        say(after_plan(file, fingerprint, otherwise="simulate TRACE PLAN"))
 
 
 def summarise(stream: IO[bytes], label: str, top: int) -> dict[str, Any]:
@@ -55,8 +53,14 @@ def summarise(stream: IO[bytes], label: str, top: int) -> dict[str, Any]:
 
         return summarise_trace(read_trace(stream, name=label), top)
 
+    if not head.lstrip().startswith((b"{", b"[")):
+        msg = f"`{label}` is neither a trace nor a plan"
+        raise BadInputError(msg, hint="traces are Parquet files, and plans are JSON")
     from teraio.planner.plan_file import read_plan
     from teraio_cli.plan_summary import summarise_plan
 
     with text_of(stream) as text:
-        return summarise_plan(read_plan(text, name=label), top)
+        summary = summarise_plan(read_plan(text, name=label), top)
+    # A file does not say how long the policy took.
+    summary["policy"]["seconds"] = None
+    return summary

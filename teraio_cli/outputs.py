@@ -166,13 +166,17 @@ def _renamed(path: Path) -> Iterator[IO[bytes]]:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str = "") -> None:
-    """Print a table on stdout; a column whose name ends with `>` is set flush right."""
+    """Print a table on stdout; a column whose name ends with `>` is set flush right.
+
+    On a terminal too narrow for it, texts are wrapped between words and numbers are left whole.
+    """
     from rich.table import Table
 
     table = Table(title=title or None, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         side: Literal["left", "right"] = "right" if column.endswith(">") else "left"
-        table.add_column(column.removesuffix(">"), justify=side, overflow="fold")
+        name, number = column.removesuffix(">"), side == "right"
+        table.add_column(name, justify=side, overflow="fold", no_wrap=number)
     for row in rows:
         table.add_row(*row)
     _print_rich(table)
@@ -183,6 +187,7 @@ def _print_rich(table: Table) -> None:
 
     width = None if sys.stdout.isatty() else PIPE_WIDTH
     console = Console(file=sys.stdout, width=width, highlight=False, markup=False)
+    console.width = max(console.width, console.measure(table).minimum)
     with console.capture() as capture:
         console.print(table)
     for line in capture.get().splitlines():

@@ -10,7 +10,7 @@ from teraio.planner.endurance import endurance
 from teraio.planner.plan import HOST, SSD
 from teraio.planner.units import format_bytes, format_ns
 from teraio_cli.outputs import say
-from teraio_cli.tables import endurance_fact, format_bound
+from teraio_cli.tables import endurance_fact, format_bound, format_sources, format_stall
 
 if TYPE_CHECKING:
     from teraio.planner.plan import Controls, Plan
@@ -35,16 +35,16 @@ def report(made: Plan, step: Step, peak_bytes: int, asked_bytes: int) -> None:
     cost = made.prediction
     with_plan = format_bytes(cost.peak_bytes)
     raised = made.budget.memory_bytes > asked_bytes
-    more = cost.step_ns / cost.ideal_ns - 1
-    say(f"peak         {format_bytes(peak_bytes)} without, {with_plan} with the plan")
+    say(f"peak         {format_bytes(peak_bytes)} without, {with_plan} as planned")
     say(f"budget       {format_bytes(made.budget.memory_bytes)}{_least(made) if raised else ''}")
     say(f"step         {format_ns(cost.ideal_ns)} ideal, {format_ns(cost.step_ns)} predicted")
-    say(f"stall        {format_ns(cost.stall_ns)}, {more:.1%} of the ideal step")
+    say(f"stall        {format_stall(cost.stall_ns, cost.ideal_ns)}")
     say(f"lower bound  {format_bound(cost.step_ns, cost.lower_bound_ns)}")
+    how = filter(None, (made.policy.name, made.policy.solver, made.policy.status))
+    say(f"policy       {' '.join(how)}")
     _report_moves(made)
     _report_controls(made, step)
-    sources = "; ".join(f"{name} {text}" for name, text in made.hardware.source.items())
-    say(f"rates        {sources}")
+    say(f"rates        {format_sources(made.hardware.source)}")
 
 
 def _least(made: Plan) -> str:

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from teraio.profiler.errors import UsageError
 from teraio_cli.inputs import read_hashed
+from teraio_cli.next_command import after_plan, named
 from teraio_cli.outputs import STDIO, input_label, open_input, print_json, say, text_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from teraio.planner.plan import Plan
+    from teraio.profiler.trace import Trace
 
 
 def simulate(
@@ -77,8 +82,7 @@ def simulate(
         "--host-link": host_link,
         "--ssds": None if ssds == 1 else str(ssds),
     }
-    rates = [word for option, text in given.items() if text for word in (option, text)]
-    _name_next(trace, plan, made, rates)
+    _name_next(trace, plan, recorded, made, given)
 
 
 def _read_plan(source: str) -> Plan:
@@ -88,14 +92,18 @@ def _read_plan(source: str) -> Plan:
         return read_plan(text, name=input_label(source))
 
 
-def _name_next(trace: str, plan: str, made: Plan, rates: list[str]) -> None:
+def _name_next(
+    trace: str, plan: str, recorded: Trace, made: Plan, rates: Mapping[str, str | None]
+) -> None:
     """Name what to do next; `rates` are the options that say what is not as in the plan."""
-    if not rates:
-        say(f"\nnext: teraio run {'PLAN' if plan == STDIO else shlex.quote(plan)} SCRIPT")
+    if not any(rates.values()):
+        otherwise = f"export {named(trace, 'TRACE')} --plan PLAN"
+        info = recorded.info
+        say(after_plan(plan, info.fingerprint, info.command, otherwise=otherwise))
         return
-    file = "TRACE" if trace == STDIO else shlex.quote(trace)
-    host = made.budget.host_bytes
-    words = ["--memory", str(made.budget.memory_bytes)]
-    words += ["--host-memory", str(host)] if host else []
+    from teraio_cli.plan_again import options_of, rates_again
+
+    words = [*options_of(made), *rates_again(made.hardware, rates)]
+    output = "plan.json" if Path(plan).name != "plan.json" else "new-plan.json"
     say("\nthe rates are not the plan's; a plan made for them may be faster")
-    say(f"next: teraio plan {file} -o plan.json {shlex.join(words + rates)}")
+    say(f"next: teraio plan {named(trace, 'TRACE')} {shlex.join(words)} -o {output}")

@@ -11,7 +11,7 @@ from teraio.planner.plan import SSD
 from teraio.planner.units import format_bytes, format_ns, format_rate
 from teraio.planner.usage import bin_edges, channel_use, memory_use, traffic
 from teraio_cli.outputs import print_table
-from teraio_cli.tables import share
+from teraio_cli.tables import format_stall, share
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +88,7 @@ _WAYS: Final = ("to_tier", "to_gpu", "dropped")
 
 def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     step_ns, stall, told = summary["step_ns"], summary["stall"], summary["plan"]
-    budget = summary["budget"]["memory_bytes"]
+    budget, ideal_ns = summary["budget"]["memory_bytes"], summary["ideal_ns"]
     facts = [
         ("ideal step", format_ns(summary["ideal_ns"])),
         ("simulated step", format_ns(step_ns) + ("" if summary["steady"] else ", not steady")),
@@ -98,20 +98,23 @@ def _facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
         than = f"{by} {'longer' if step_ns > told['step_ns'] else 'shorter'} than predicted"
         facts.append(("the plan's step", f"{format_ns(told['step_ns'])}: the simulated is {than}"))
     facts += [
-        ("stall", f"{format_ns(summary['stall_ns'])}, {share(summary['stall_ns'], step_ns)}"),
-        ("  late prefetch", _cause(stall["late_prefetch_ns"], step_ns, "they start too late")),
-        ("  bandwidth", _cause(stall["bandwidth_ns"], step_ns, "they queue or share the link")),
-        ("  memory", _cause(stall["memory_ns"], step_ns, "offloads are not done")),
+        ("stall", format_stall(summary["stall_ns"], ideal_ns)),
+        ("  late prefetch", _cause(stall["late_prefetch_ns"], ideal_ns, "they start too late")),
+        ("  bandwidth", _cause(stall["bandwidth_ns"], ideal_ns, "they queue or share the link")),
+        ("  memory", _cause(stall["memory_ns"], ideal_ns, "offloads are not done")),
         ("waiting ops", str(len(summary["waits"]))),
-        ("peak", f"{format_bytes(summary['peak_bytes'])}, {format_bytes(budget)} budget"),
+        (
+            "peak as it happens",
+            f"{format_bytes(summary['peak_bytes'])}, {format_bytes(budget)} budget",
+        ),
         ("ssd written", f"{format_bytes(summary['ssd_written_bytes'])} in a step"),
         *_rates(summary["hardware"]),
     ]
     return facts
 
 
-def _cause(ns: int, step_ns: int, why: str) -> str:
-    return f"{format_ns(ns)}, {share(ns, step_ns)}: {why}"
+def _cause(ns: int, ideal_ns: int, why: str) -> str:
+    return f"{format_ns(ns)}, {share(ns, ideal_ns)}: {why}"
 
 
 def _rates(hardware: dict[str, Any]) -> list[tuple[str, str]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from teraio.profiler.errors import InfeasibleError, UsageError
+from teraio_cli.next_command import words_again
 from teraio_cli.option_types import (
     AsJson,
     Force,
@@ -27,6 +28,12 @@ from teraio_cli.outputs import print_json, say
 
 if TYPE_CHECKING:
     from teraio.planner.sweep import Sweep
+
+_CHOICES: Final = {
+    "--memory": "SIZE", "--host-memory": "SIZE", "--ssds": "N",
+    "--ssd-read": "RATE", "--ssd-write": "RATE", "--host-link": "RATE",
+}  # fmt: skip
+"""What stands for a list of each option in the next command."""
 
 
 def sweep(
@@ -126,7 +133,13 @@ def sweep(
     _require_a_plan(swept)
     if plot is not None:
         draw_sweep(swept, plot, force=force)
-    say("\nnext: teraio plan TRACE -o plan.json --memory SIZE, with what you choose of these")
+    _name_next(trace)
+
+
+def _name_next(trace: str) -> None:
+    """Name the command for one of the combinations; each list has a word in its place."""
+    again = words_again(trace, ("--json", "--csv", "--plot", "--force"), _CHOICES)
+    say(f"\nnext: teraio plan {again} -o plan.json")
 
 
 def _rates(option: str, text: str | None) -> tuple[int | None, ...]:
@@ -141,10 +154,14 @@ def _require_a_plan(swept: Sweep) -> None:
 
     if any(row.outcome for row in swept.rows):
         return
-    known = [row.least_bytes for row in swept.rows if row.least_bytes is not None]
+    known = [(r.least_bytes, r.least_is_floor) for r in swept.rows if r.least_bytes is not None]
     msg = f"no plan fits any of the {len(swept.rows)} combinations"
     if not known:
         raise InfeasibleError(msg, hint="give more `--memory`")
-    least = min(known)
-    msg += f": the least possible is {least} bytes ({format_bytes(least)})"
+    least, is_floor = min(known)
+    amount = f"{least} bytes ({format_bytes(least)})"
+    if is_floor:
+        msg += f": at least {amount} are needed"
+        raise InfeasibleError(msg, hint="`teraio plan --or-minimum` searches for the least")
+    msg += f": the least possible is {amount}"
     raise InfeasibleError(msg, hint=f"begin with `--memory {least}`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Any, Final
 
@@ -9,7 +10,7 @@ from teraio.planner.units import format_bytes, format_ns, format_rate, format_wr
 from teraio_cli.outputs import print_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 TIERS: Final = ("ssd", "host")
 
@@ -32,7 +33,7 @@ def print_trace(summary: dict[str, Any]) -> None:
 
 def _trace_facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
     peak, active, idle = summary["peak"], summary["active"], summary["idle"]
-    return [
+    facts = [
         ("command", shlex.join(summary["command"])),
         ("device", _device(summary)),
         ("steps", str(summary["steps"])),
@@ -50,6 +51,7 @@ def _trace_facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
             f"{format_ns(idle['median_ns'])} median, {format_ns(idle['longest_ns'])} at most",
         ),
     ]
+    return [(name, text) for name, text in facts if text]
 
 
 def _origin(tensor: dict[str, Any]) -> str:
@@ -60,7 +62,8 @@ def _origin(tensor: dict[str, Any]) -> str:
 def _device(summary: dict[str, Any]) -> str:
     memory = summary["device_memory_bytes"]
     size = f", {format_bytes(memory)}" if memory else ""
-    return f"{summary['device']}{size}, torch {summary['torch']}"
+    torch = f", torch {summary['torch']}" if summary["torch"] else ""
+    return f"{summary['device']}{size}{torch}"
 
 
 def print_plan(summary: dict[str, Any]) -> None:
@@ -115,12 +118,10 @@ def _plan_facts(summary: dict[str, Any]) -> list[tuple[str, str]]:
             "policy",
             " ".join(filter(None, (summary["policy"][k] for k in ("name", "solver", "status")))),
         ),
-        ("peak", _of(cost["peak_bytes"], budget["memory_bytes"], "of the budget")),
+        ("peak as planned", _of(cost["peak_bytes"], budget["memory_bytes"], "of the budget")),
         ("ideal step", format_ns(cost["ideal_ns"])),
-        (
-            "predicted step",
-            f"{format_ns(cost['step_ns'])}, {format_ns(cost['stall_ns'])} of it stall",
-        ),
+        ("predicted step", format_ns(cost["step_ns"])),
+        ("stall", format_stall(cost["stall_ns"], cost["ideal_ns"])),
         ("lower bound", format_bound(cost["step_ns"], cost["lower_bound_ns"])),
         ("actions", ", ".join(f"{count} {name}" for name, count in actions.items())),
         ("ssd wear", endurance_fact(summary["endurance"])),
@@ -136,7 +137,7 @@ def _controls_facts(controls: dict[str, Any]) -> list[tuple[str, str]]:
         ("tiers", ", ".join(controls["tiers"])),
         ("kept", ", ".join(controls["keep"])),
         ("never on ssd", ", ".join(controls["never_ssd"])),
-        ("smallest moved", format_bytes(controls["min_tensor_bytes"])),
+        ("smaller tensors stay", f"below {format_bytes(controls['min_tensor_bytes'])}"),
         ("write limit", "" if limit is None else f"{format_bytes(limit)} to the SSD in a step"),
     ]
     return [(name, text) for name, text in facts if text]
@@ -145,7 +146,7 @@ def _controls_facts(controls: dict[str, Any]) -> list[tuple[str, str]]:
 def endurance_fact(wear: dict[str, Any]) -> str:
     """Return what a plan's writes do to its SSDs (`planner.endurance.Endurance` as a dict)."""
     text = (
-        f"{format_written(wear['step_bytes'])} written in a step, "
+        f"{format_bytes(wear['step_bytes'])} written in a step, "
         f"{format_written(wear['day_bytes'])} in a day"
     )
     if wear["days"] is None:
@@ -168,13 +169,38 @@ def _hardware_facts(hardware: dict[str, Any]) -> list[tuple[str, str]]:
             f"to host {format_rate(link['to_host_bytes_per_s'])}, "
             f"to device {format_rate(link['to_gpu_bytes_per_s'])}",
         ),
-        ("rates from", "; ".join(f"{name}: {text}" for name, text in source.items())),
+        ("rates from", format_sources(source)),
     ]
 
 
 def _drives(ssd: dict[str, Any]) -> str:
     drives: int = ssd["drives"]
     return f"{drives} drives together" if drives > 1 else "1 drive"
+
+
+def format_sources(source: Mapping[str, str]) -> str:
+    """Return how each rate was obtained (`planner.plan.Hardware.source`), in words."""
+    rest = dict(source)
+    ssd, link = rest.pop("ssd", ""), rest.pop("host_link", "")
+    read, write = (rest.pop(f"ssd.{way}_bytes_per_s", "") for way in ("read", "write"))
+    if read and write:
+        latency = _PARTS.sub("", ssd).partition(":")[0]
+        rates = f"rates {read}" if read == write else f"reads {read}, writes {write}"
+        ssd = f"{rates}, latency {latency}" if latency else rates
+    elif read or write:
+        given = f"reads {read}" if read else f"writes {write}"
+        ssd = f"{given}, the rest {ssd}"
+    parts = {"ssd": ssd, "host link": link, "ssd endurance": rest.pop("ssd.tbw_bytes", "")} | rest
+    return "; ".join(f"{name} {text}" for name, text in parts.items() if text)
+
+
+_PARTS: Final = re.compile(r"^\d+ x ")
+"""What `--ssds` puts before how a rate was obtained; a latency is not multiplied."""
+
+
+def format_stall(stall_ns: int, ideal_ns: int) -> str:
+    """Return a stall and its share of the ideal step."""
+    return f"{format_ns(stall_ns)}, {share(stall_ns, ideal_ns)} of the ideal step"
 
 
 def _of(part: int, whole: int, what: str = "of it") -> str:

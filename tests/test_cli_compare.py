@@ -44,9 +44,12 @@ def test_a_table_with_the_ideal_and_the_bound_first(trace: Path) -> None:
     assert lines[blank + 1].split() == ["no", "plan", "because"]
     assert rows | lacking == set(COMPARED)
     assert "zero-offload" in lacking
-    assert said.startswith("\nbudget  24.00 MiB\nrates   ssd assumed")
+    assert "\nbudget  24.00 MiB\nrates   ssd rates given, latency assumed; host link" in said
+    assert max(map(len, lines[:blank])) <= 80
     best = lines[3].split()[0]
-    assert said.endswith(f"--memory {PEAK // 2} --policy {best}\n")
+    assert said.endswith(
+        f"\nnext: teraio plan {trace} {' '.join(SLOW)} --policy {best} -o plan.json\n"
+    )
     assert "\x1b" not in said, "progress is for terminals"
 
 

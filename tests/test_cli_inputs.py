@@ -56,8 +56,8 @@ NO_TRACES = {
     "no rows": (_no_rows(), "no steps"),
 }
 NO_PLANS = {
-    "text": (b"hello", "not a plan"),
-    "bytes": (bytes(range(256)), "not a plan"),
+    "text": (b"hello", "neither a trace nor a plan"),
+    "bytes": (bytes(range(256)), "neither a trace nor a plan"),
     "truncated": (b'{"format": "teraio-plan/1", "trace": {', "not a plan"),
     "another JSON file": (b'{"version": 3}', "another kind"),
     "a list": (b"[1, 2]", "no JSON object"),

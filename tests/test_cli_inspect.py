@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cli import teraio
-from traces import MIB, T, make_trace, training_trace
+from traces import MIB, T, make_trace, training_trace, with_info
 
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
@@ -149,6 +149,19 @@ def test_tables_show_what_matters(kind: str, words: list[str], files: dict[str, 
     said = done.stdout.decode()
     assert [word for word in words if word not in said] == []
     assert "\x1b" not in said
+
+
+def test_plan_that_cannot_be_run_is_not_said_to_be(tmp_path: Path) -> None:
+    trace = with_info(training_trace(6), fingerprint="", signatures=())
+    write_trace(trace, tmp_path / "trace")
+    made = make_plan(trace, sha256="0" * 64, memory_bytes=40 * MIB, hardware=ASSUMED)
+    write_plan(made, tmp_path / "plan")
+    for words, following in (
+        (("inspect", "plan"), "teraio simulate TRACE plan"),
+        (("simulate", "trace", "plan"), "teraio export trace --plan plan"),
+    ):
+        said = teraio(*words, cwd=tmp_path).stderr.decode()
+        assert said.endswith(f"so this plan cannot be run\nnext: {following}\n")
 
 
 def test_share_of_nothing() -> None:

@@ -39,7 +39,7 @@ def test_controls_reach_the_plan_the_report_and_inspect(trace: Path, tmp_path: P
     assert r"kept         1 tensors, 4.00 MiB, that match `layers\.0\.weight$`" in said
     assert "never on ssd 6 tensors, 24.00 MiB, that match `^optimizer_state:`" in said
     assert "write limit  24.00 MiB to the SSD in each step" in said
-    assert "ssd.read_bytes_per_s 4 x given" in said
+    assert "rates        ssd reads 4 x given, the rest 4 x assumed: one" in said
     plan = read_plan(tmp_path / "plan.json")
     assert plan.controls == Controls(
         tiers=("ssd", "host"),
@@ -64,7 +64,7 @@ def test_wear_is_told_by_plan_and_inspect(trace: Path, tmp_path: Path) -> None:
     line = next(x for x in done.stderr.decode().splitlines() if x.startswith("ssd wear"))
     assert line.endswith("days to the rated 600.00 TB")
     shown = teraio("inspect", "plan.json", "--json", cwd=tmp_path)
-    summary["policy"]["seconds"] = 0.0
+    summary["policy"]["seconds"] = None
     assert json.loads(shown.stdout) == summary
 
 
@@ -110,6 +110,11 @@ def test_what_a_control_makes_impossible_names_it(trace: Path, tmp_path: Path) -
     assert "MiB of it is idle there in tensors that are kept (`--keep`)" in said
     said = failed(teraio(*words, "--ssd-writes", "0", cwd=tmp_path), 69)
     assert "`--ssd-writes`" in said
+    host = ("--host-memory", "4MiB", "--tiers", "host")
+    said = failed(teraio(*words, *host, cwd=tmp_path), 69)
+    assert "at least 71303168 bytes (68.00 MiB) are needed" in said
+    assert "least possible" not in said
+    assert "hint: `--or-minimum` searches" in said
     done = teraio(*words, "--ssd-writes", "40MiB", "--or-minimum", cwd=tmp_path)
     assert ", the least that was found" in done.stderr.decode()
 

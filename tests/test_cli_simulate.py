@@ -73,7 +73,7 @@ def test_tables_show_what_matters_without_colour(folder: Path) -> None:
     assert [word for word in words if word not in said] == []
     assert "\x1b" not in said
     assert "the plan's step" not in said
-    assert done.stderr.decode() == "\nnext: teraio run plan SCRIPT\n"
+    assert done.stderr.decode() == "\nnext: teraio run plan train.py\n"
 
 
 def test_bars_are_written_where_there_are_no_blocks(folder: Path) -> None:
@@ -97,8 +97,20 @@ def test_other_drives_give_another_step_beside_the_plans(folder: Path) -> None:
     assert fast["hardware"]["ssd"]["drives"] == 3
     done = teraio("simulate", "trace", "plan", "--ssd-read", "1GB/s", cwd=folder)
     assert "longer than predicted" in done.stdout.decode()
-    next_command = f"next: teraio plan trace -o plan.json --memory {20 * MIB} --ssd-read 1GB/s\n"
-    assert done.stderr.decode().endswith(next_command)
+    rates = "--ssd-read 1GB/s --ssd-write 6.5GB/s --host-link 25GB/s"
+    words = f"next: teraio plan trace --memory {20 * MIB} {rates} -o plan.json\n"
+    assert done.stderr.decode().endswith(words)
+
+
+def test_the_next_plan_keeps_to_the_controls(folder: Path, tmp_path: Path) -> None:
+    words = ("--memory", "50%", "--keep", "a b|^none", "--min-tensor", "2MiB", "--margin", "5%")
+    done = teraio("plan", folder / "trace", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    done = teraio("simulate", folder / "trace", "plan.json", "--ssds", "2", "--json", cwd=tmp_path)
+    said = done.stderr.decode()
+    controls = f"--margin 5% --min-tensor {2 * MIB} --keep 'a b|^none' --ssds 2"
+    assert controls in said
+    assert said.endswith(" -o new-plan.json\n")
 
 
 def test_hardware_files_replace_the_plans_rates(folder: Path) -> None:
@@ -135,7 +147,7 @@ def test_one_of_both_comes_through_a_pipe(folder: Path, piped: str) -> None:
     content = (folder / piped).read_bytes()
     done = teraio("simulate", *words, "--json", cwd=folder, stdin=content)
     assert json.loads(done.stdout) == simulated(folder)
-    assert done.stderr.decode().endswith(f"run {'PLAN' if piped == 'plan' else 'plan'} SCRIPT\n")
+    assert done.stderr.decode().endswith(f"run {'PLAN' if piped == 'plan' else 'plan'} train.py\n")
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,8 @@ def test_a_row_for_each_combination(trace: Path) -> None:
     assert [row.split()[:3] for row in rows] == [
         [size, "MiB", ssds] for size in ("16.00", "24.00", "30.00") for ssds in "12"
     ]
-    assert said.startswith("\nnext: teraio plan ")
+    again = f"{trace} --memory SIZE --ssds N {' '.join(QUICK)} -o plan.json"
+    assert said == f"\nnext: teraio plan {again}\n"
     assert "\x1b" not in said
 
 
@@ -84,11 +85,20 @@ def test_nothing_fits(trace: Path) -> None:
     assert "Traceback" not in said
 
 
+def test_with_little_host_memory_at_least_so_much_is_needed(trace: Path) -> None:
+    words = ("--host-memory", "8MiB", "--tiers", "host", *QUICK)
+    done = teraio("sweep", trace, "--memory", "1MiB", *words)
+    assert "needs at least 40.00 MiB" in done.stdout.decode()
+    said = done.stderr.decode()
+    assert "at least 41943040 bytes (40.00 MiB) are needed" in said
+    assert "--or-minimum" in said
+
+
 def test_host_memory_has_an_axis(trace: Path) -> None:
     words = ("--host-memory", "0,8MiB,1GiB", "--host-link", "10GB/s,20GB/s")
     done = teraio("sweep", trace, "--memory", "24MiB", *words, *QUICK)
     head, *rows = done.stdout.decode().splitlines()
-    for name in ("host memory", "host link", "host out", "host back"):
+    for name in ("host memory", "host link", "to ssd"):
         assert name in head
     assert len(rows) == 6
     only = teraio("sweep", trace, "--memory", "24MiB", *words, "--tiers", "host", *QUICK)
