@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from teraio.profiler.errors import UsageError
+from teraio.profiler.errors import InfeasibleError, UsageError
 from teraio_cli.outputs import (
     STDIO,
     input_label,
@@ -91,11 +91,20 @@ def g10(
         contents[hardware] = _hardware_file(files)
     if plan:
         sha256 = hashlib.sha256(contents[output]).hexdigest()
-        contents[plan] = _own_plan(trace, step, files, sha256, memory)
-    for path, data in contents.items():
-        _write(path, data, force=force)
+        try:
+            contents[plan] = _own_plan(trace, step, files, sha256, memory)
+        except InfeasibleError:
+            _write_all(contents, force=force)
+            say(f"wrote {', '.join(f'`{path}`' for path in contents)}, and no plan")
+            raise
+    _write_all(contents, force=force)
     _report(step)
     _name_next(output, hardware, files)
+
+
+def _write_all(contents: dict[str, bytes], *, force: bool) -> None:
+    for path, data in contents.items():
+        _write(path, data, force=force)
 
 
 @import_.command()

@@ -35,8 +35,11 @@ _GREY: Final = "#b0b0b0"
 _WHOLE_GIB: Final = 2
 """Less memory than so many GiB is shown in MiB."""
 
-_LEGEND_ROWS: Final = 18
-"""Lines of a legend in one column of it."""
+_LEGEND_ROWS: Final = 12
+"""Lines of a legend beside the data; a longer one goes below it."""
+
+_LEGEND_COLUMNS: Final = 2
+_LEGEND_ROW_INCHES: Final = 0.22
 
 _SETTINGS: Final[Any] = {"svg.hashsalt": "teraio", "svg.fonttype": "none", "font.size": 10}
 
@@ -146,9 +149,14 @@ def _figure(width: float, height: float) -> tuple[Any, Any]:
 
 
 def _legend(axes: Any, entries: int) -> None:
-    """Put the legend beside the data."""
-    columns = -(-entries // _LEGEND_ROWS)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, ncols=columns)
+    """Put the legend beside the data, or a long one, which would squeeze that, below it."""
+    if entries <= _LEGEND_ROWS:
+        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+        return
+    rows = -(-entries // _LEGEND_COLUMNS)
+    figure = axes.figure
+    figure.set_figheight(figure.get_figheight() + rows * _LEGEND_ROW_INCHES)
+    figure.legend(loc="outside lower center", frameon=False, ncols=_LEGEND_COLUMNS)
 
 
 def _save(figure: Any, target: str, *, force: bool) -> None:

@@ -88,8 +88,11 @@ def test_the_memory_of_g10s_plan_can_be_given(tmp_path: Path) -> None:
     done = teraio(*words, "45GiB", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert read_plan(tmp_path / "g10.json").budget.memory_bytes == 45 << 30
-    said = failed(teraio(*words, "20GiB", "--force", cwd=tmp_path), 69)
-    assert "least possible" in said or "moves away" in said
+    done = teraio("import", "g10", BERT, "--plan", "no.json", "--memory", "20GiB", cwd=tmp_path)
+    said = done.stderr.decode()
+    assert done.returncode == 69
+    assert said.startswith("wrote `trace.parquet`, and no plan\nerror: ")
+    assert names_in(tmp_path) == ["g10.json", "trace.parquet"]
 
 
 def test_pipes_carry_the_trace_and_nothing_else(tmp_path: Path, semantics: Path, run: Path) -> None:
