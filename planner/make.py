@@ -173,15 +173,17 @@ def _answer(problem: Problem, policy: Policy, *, or_minimum: bool) -> tuple[Prob
 
 
 def _require_sane_rates(problem: Problem) -> None:
-    """Refuse rates so low that times would not stay within 64 bits."""
+    """Refuse rates so low, or a latency so long, that times would not stay within 64 bits."""
     ssd, link = problem.hardware.ssd, problem.hardware.host_link
-    rates = [ssd.read_bytes_per_s, ssd.write_bytes_per_s] if problem.ssd else []
-    if problem.host_bytes:
-        rates += [link.to_gpu_bytes_per_s, link.to_host_bytes_per_s]
+    rates = [link.to_gpu_bytes_per_s, link.to_host_bytes_per_s]
+    rates += [ssd.read_bytes_per_s, ssd.write_bytes_per_s] if problem.ssd else []
     nbytes = 2 * sum(problem.step.tensors[i.tensor].nbytes for i in problem.intervals)
     if nbytes * 10**9 > _LONGEST_NS // 4 * min(rates):
         msg = f"at {min(rates)} bytes per second {nbytes} bytes take longer than can be counted"
         raise UsageError(msg, hint="write a rate as `6.7GB/s`")
+    if 2 * len(problem.intervals) * ssd.latency_ns > _LONGEST_NS // 4:
+        msg = f"transfers that wait {ssd.latency_ns} ns each take longer than can be counted"
+        raise UsageError(msg, hint="check the latency of the SSD: it is in ns")
 
 
 def _trace_ref(trace: Trace, step: Step, sha256: str) -> TraceRef:

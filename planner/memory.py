@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MOST_WEIGHT: Final = 1 << 30
-"""The weights of a step add up to at most about this, so that bytes in granules (under 2^31 for
-1 TiB) times weights stay inside 64 bits."""
+_MOST_UNITS_BITS: Final = 31
+"""The weights of a step add up to at most about the first, and the largest demand is below two
+to the second units of bytes, so that their products, for two steps, stay inside 64 bits."""
 
 _GRANULE_BITS: Final = GRANULE.bit_length() - 1
 
@@ -29,6 +30,8 @@ class Memory:
     ) -> None:
         over = demand - budget_bytes
         self.over = np.concatenate([over, over])
+        largest = int(demand.max())
+        self._unit_bits = max(_GRANULE_BITS, largest.bit_length() - _MOST_UNITS_BITS)
         self.weights = np.concatenate([_weights(slots)] * 2)
 
     def worst(self) -> int:
@@ -37,25 +40,26 @@ class Memory:
 
     def relief(self, first: int, end: int, size: int) -> int:
         """Return by how much taking `size` bytes away at ops `first` to `end` - 1 would reduce
-        what is over the budget: granules times the ops' time weights.
+        what is over the budget: units of bytes times the ops' time weights. The unit is 512 B,
+        or more in a step of over 1 TiB.
         """
         reduced = np.minimum(self.over[first:end], size)
         np.maximum(reduced, 0, out=reduced)
-        reduced += GRANULE - 1
-        reduced >>= _GRANULE_BITS
-        return int(reduced.dot(self.weights[first:end]))
+        return int(self._units(reduced).dot(self.weights[first:end]))
 
     def relief_limits(
         self, firsts: NDArray[np.int64], ends: NDArray[np.int64], sizes: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Return what `relief` cannot exceed for each of many windows, all at once."""
         over = np.maximum(self.over, 0)
-        granules = -(-over // GRANULE)
         by_time = np.concatenate([[0], np.cumsum(np.where(over > 0, self.weights, 0))])
-        by_bytes = np.concatenate([[0], np.cumsum(granules * self.weights)])
-        full = (by_time[ends] - by_time[firsts]) * (sizes // GRANULE)
+        by_bytes = np.concatenate([[0], np.cumsum(self._units(over) * self.weights)])
+        full = (by_time[ends] - by_time[firsts]) * self._units(sizes)
         limits: NDArray[np.int64] = np.minimum(full, by_bytes[ends] - by_bytes[firsts])
         return limits
+
+    def _units(self, nbytes: NDArray[np.int64]) -> NDArray[np.int64]:
+        return -(-nbytes >> self._unit_bits)
 
     def excess(self, first: int, end: int) -> tuple[int, int] | None:
         """Return the first and the last op over the budget from `first` to `end` - 1, if any."""

@@ -144,7 +144,8 @@ def _solve_with_highs(
     highs.setOptionValue("mip_rel_gap", gap)
     if time_limit_s is not None:
         highs.setOptionValue("time_limit", float(time_limit_s))
-    highs.passModel(_highs_model(highspy, model))
+    if highs.passModel(_highs_model(highspy, model)) == highspy.HighsStatus.kError:
+        return _highs_solution(highs, "failed", whole=bool(model.whole.any()))
     if start is not None:
         known = np.flatnonzero(~np.isnan(start)).astype(np.int32)
         highs.setSolution(len(known), known, start[known])

@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
@@ -10,6 +11,7 @@ from teraio.planner.memory import Memory
 from teraio.planner.minimum import least_memory
 from teraio.planner.options import Options
 from teraio.planner.plan import Hardware, HostLink, Offload, Ssd
+from teraio.planner.policies.g10 import g10
 from teraio.planner.policies.greedy import greedy
 from teraio.planner.problem import Problem
 from teraio.planner.schedule import Schedule
@@ -109,6 +111,22 @@ def test_a_clean_tensor_is_preferred_to_one_that_must_be_written():
         ],
     )
     assert moved(problem_of(trace, 8 * MIB)) == {2}
+
+
+@pytest.mark.parametrize("size", [1 << 40, 1 << 44, 1 << 55])
+def test_tensors_of_many_terabytes_are_weighed_right(size):
+    n_ops = 20
+    others = [(op + 9) % n_ops for op in range(n_ops)]
+    tensors = [
+        T(op, size, f"{op}rw {other}r" if op < other else f"{other}r {op}rw")
+        for op, other in enumerate(others)
+    ]
+    trace = make_trace(n_ops, tensors, durations=10**12)
+    rates = Hardware(Ssd(10**10, 10**10, 0), HostLink(10**11, 10**11), {})
+    problem = problem_of(trace, share=0.125, channels=rates)
+    ours = simulate_actions(problem.step, rates, greedy(problem).actions)
+    theirs = simulate_actions(problem.step, rates, g10(problem).actions)
+    assert ours.step_ns <= theirs.step_ns
 
 
 def test_nothing_is_moved_that_is_not_needed():

@@ -10,7 +10,7 @@ from teraio.planner.check import check_plan
 from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.make import POLICIES, make_plan
 from teraio.planner.minimum import least_memory
-from teraio.planner.plan import MIN_TENSOR_BYTES, Controls, Offload
+from teraio.planner.plan import MIN_TENSOR_BYTES, Controls, Hardware, HostLink, Offload, Ssd
 from teraio.planner.plan_file import read_plan, write_plan
 from teraio.planner.simulate import simulate
 from teraio.planner.step import idle_intervals, load_step, peak
@@ -216,3 +216,18 @@ def test_an_offload_after_a_write_always_writes(trace, channels, share):
             uses = {use.op: use for use in tensors[action.tensor].uses}
             last = uses.get(action.after_op)
             assert action.write or last is None or not last.writes
+
+
+@pytest.mark.parametrize(
+    ("channels", "words"),
+    [
+        (Hardware(Ssd(10**9, 10**9, 0), HostLink(1, 1), {}), "at 1 bytes per second"),
+        (Hardware(Ssd(10**9, 10**9, 2**62), HostLink(10**9, 10**9), {}), "transfers that wait"),
+    ],
+)
+def test_times_that_cannot_be_counted_are_refused(channels, words):
+    tensors = [T(1, 1 << 34, "0rw 3r"), T(2, 1 << 33, "1w 2r", alloc=1, free=2)]
+    trace = make_trace(4, tensors)
+    with pytest.raises(UsageError, match=words) as caught:
+        plan_for(trace, 1 << 34, hardware=channels)
+    assert caught.value.hint

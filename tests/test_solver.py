@@ -182,3 +182,8 @@ def test_no_solver_at_all_is_an_error_that_says_what_to_install(
 def test_unknown_solver_is_missing() -> None:
     with pytest.raises(SolverMissingError, match="NO_SUCH"):
         solve(model([-1], 10, [[2]], [(-INF, 7)]), solver="NO_SUCH")
+
+
+def test_a_model_that_highs_refuses_has_failed() -> None:
+    found = solve(model([1, 1], 10, [[1e20, 1]], [(1, INF)]), solver=HIGHS)
+    assert (found.status, found.values, found.duals) == ("failed", None, None)
