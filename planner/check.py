@@ -6,13 +6,13 @@ integers, which do not overflow. Positions are unwrapped: op k of the next step 
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_right
 from collections import defaultdict
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from teraio.planner.controls import control_fault
+from teraio.planner.edf import lateness
 from teraio.planner.plan import HOST, SSD, Action, Offload, Plan, Prefetch, Traffic
 from teraio.profiler.errors import TeraioError
 
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 _PERIODS = 3
 """Steps laid end to end to check transfers: windows shorter than a step cross one boundary, and
 the middle one of three has a step on either side."""
-
-
-_NEVER = 1 << 200
-"""A time after every other, in whatever unit."""
 
 
 class PlanCheckError(TeraioError):
@@ -61,13 +57,32 @@ class _Job(NamedTuple):
 def check_plan(step: Step, plan: Plan) -> None:
     """Check that `plan` is right for `step`, which repeats without end.
 
-    At each op the resident bytes and the workspace fit the budget; no access meets an absent
-    tensor; a drop finds a current copy; host bytes fit the host budget; pinned tensors stay;
-    tensors move only as the plan's controls allow; the transfers fit their windows once those
-    are widened by the predicted stall; and the predicted peak and traffic are exact.
+    It keeps the rules of `check_rules`; the transfers fit their windows once those are widened
+    by the predicted stall; and the predicted peak and traffic are exact.
 
     Raises PlanCheckError with the op, the bytes and the action.
     """
+    moves, most = _check_rules(step, plan)
+    if most != plan.prediction.peak_bytes:
+        _fail(f"the peak is {most} bytes, not the predicted {plan.prediction.peak_bytes}")
+    _check_prediction(step, plan, moves)
+    _check_transfers(step, plan, moves)
+
+
+def check_rules(step: Step, plan: Plan) -> None:
+    """Check the rules that hold at any rates, whatever `plan` predicts.
+
+    Each offload has its prefetch, in turn; at each op the resident bytes and the workspace fit
+    the budget; no access meets an absent tensor; a drop finds a current copy; host bytes fit the
+    host budget; pinned tensors stay; and tensors move only as the plan's controls allow.
+
+    Raises PlanCheckError with the op, the bytes and the action.
+    """
+    _check_rules(step, plan)
+
+
+def _check_rules(step: Step, plan: Plan) -> tuple[list[_Move], int]:
+    """Return the moves and the most bytes an op needs."""
     if plan.trace.ops != len(step.ops):
         _fail(f"the plan is for {plan.trace.ops} ops, the step has {len(step.ops)}")
     for earlier, later in pairwise(plan.actions):
@@ -81,10 +96,9 @@ def check_plan(step: Step, plan: Plan) -> None:
     for tensor_moves in moves.values():
         _check_copies(tensor_moves)
     everything = [move for tensor_moves in moves.values() for move in tensor_moves]
-    _check_memory(step, plan, everything)
+    most = _check_memory(step, plan, everything)
     _check_host(step, plan, moves)
-    _check_prediction(step, plan, everything)
-    _check_transfers(step, plan, everything)
+    return everything, most
 
 
 def _fail(complaint: str, action: Action | None = None) -> NoReturn:
@@ -225,7 +239,8 @@ def _written_between(writes: list[int], after: int, until: int, *, wraps: bool) 
     return bisect_right(writes, after) < len(writes) or bisect_right(writes, until) > 0
 
 
-def _check_memory(step: Step, plan: Plan, moves: list[_Move]) -> None:
+def _check_memory(step: Step, plan: Plan, moves: list[_Move]) -> int:
+    """Check that every op fits the budget; return the most bytes that one needs."""
     n_ops = len(step.ops)
     change = [0] * (n_ops + 1)
     for tensor in step.tensors:
@@ -241,8 +256,7 @@ def _check_memory(step: Step, plan: Plan, moves: list[_Move]) -> None:
         _fail(
             f"op {used.index(most)} needs {most} bytes, {most - limit} over the budget of {limit}"
         )
-    if most != plan.prediction.peak_bytes:
-        _fail(f"the peak is {most} bytes, not the predicted {plan.prediction.peak_bytes}")
+    return most
 
 
 def _check_host(step: Step, plan: Plan, moves: dict[int, list[_Move]]) -> None:
@@ -360,33 +374,8 @@ def _check_channel(plan: Plan, jobs: list[_Job], durations: list[int], ticks: in
         (job.release_ns * ticks, job.deadline_ns * ticks, index) for index, job in enumerate(jobs)
     )
     turns = range(0, _PERIODS * period, period)
-    late = _lateness(((a + turn, b + turn, k) for turn in turns for a, b, k in rows), durations)
+    late = lateness(((a + turn, b + turn, k) for turn in turns for a, b, k in rows), durations)
     if late is not None:
-        lateness, index = late
-        words = f"a transfer is {-(-lateness // ticks)} ns later than predicted"
+        too_late, index = late
+        words = f"a transfer is {-(-too_late // ticks)} ns later than predicted"
         _fail(words, jobs[index].action)
-
-
-def _lateness(
-    arrivals: Iterable[tuple[int, int, int]], durations: list[int]
-) -> tuple[int, int] | None:
-    """Serve (arrival, deadline, job) in order of arrival; return how late which job is, if any.
-
-    Of those that wait the one with the earliest deadline is served, until another arrives.
-    """
-    waiting: list[tuple[int, int, int]] = []
-    clock = 0
-    for release, deadline, index in chain(arrivals, [(_NEVER, _NEVER, -1)]):
-        while waiting and clock < release:
-            first, job, left = waiting[0]
-            if clock + left > release:
-                heapq.heapreplace(waiting, (first, job, left - (release - clock)))
-                break
-            heapq.heappop(waiting)
-            clock += left
-            if clock > first:
-                return clock - first, job
-        if index >= 0:
-            clock = max(clock, release)
-            heapq.heappush(waiting, (deadline, index, durations[index]))
-    return None

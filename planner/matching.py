@@ -1,9 +1,12 @@
-"""Whether a plan can be replayed on a step: both have the same ops and tensors."""
+"""Whether a plan can be replayed on a step: both have the same ops and tensors, and the plan
+keeps the rules there.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from teraio.planner.check import PlanCheckError, check_rules
 from teraio.profiler.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -21,6 +24,18 @@ def require_match(step: Step, plan: Plan) -> None:
     if difference:
         msg = f"the plan is for another trace: {difference}"
         raise BadInputError(msg, hint="name the trace that the plan was made from")
+
+
+def require_sound(step: Step, plan: Plan) -> None:
+    """Check that `plan` keeps the rules of `check_rules` on `step`, whatever it predicts.
+
+    Raises BadInputError, which names the rule and the action that breaks it.
+    """
+    try:
+        check_rules(step, plan)
+    except PlanCheckError as error:
+        hint = "make the plan again; one that was changed by hand must keep every rule"
+        raise BadInputError(str(error), hint=hint) from error
 
 
 def _difference(step: Step, plan: Plan) -> str:

@@ -49,7 +49,7 @@ def simulate(
     The trace must have the plan's ops and tensors; its times may be others. Rates that are not
     given are those of the plan, so other rates tell what the plan would cost on other drives.
     """
-    from teraio.planner.matching import require_match
+    from teraio.planner.matching import require_match, require_sound
     from teraio.planner.simulate import simulate_actions
     from teraio.planner.step import load_step
     from teraio_cli.plan_options import hardware_of
@@ -70,6 +70,7 @@ def simulate(
     )
     step = load_step(recorded)
     require_match(step, made)
+    require_sound(step, made)
     if sha256 != made.trace.sha256:
         say("note: the plan was made from another trace with the same ops and tensors\n")
     simulation = simulate_actions(step, channels, made.actions)

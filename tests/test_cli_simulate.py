@@ -166,6 +166,24 @@ def test_bad_input(folder: Path, words: tuple[str, ...], code: int, said: str) -
     assert said in failed(teraio("simulate", *words, cwd=folder), code)
 
 
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        (lambda kept: [], "over the budget of"),
+        (lambda kept: [a | {"write": False} if "write" in a else a for a in kept], "not current"),
+        (lambda kept: [a | {"gone_by_op": 0} if "write" in a else a for a in kept], "not gone"),
+    ],
+)
+def test_a_plan_that_breaks_a_rule(folder: Path, tmp_path: Path, actions: Any, said: str) -> None:
+    plan = json.loads((folder / "plan").read_text())
+    plan["actions"] = actions(plan["actions"])
+    plan["tensors"] = plan["tensors"] if plan["actions"] else []
+    (tmp_path / "plan").write_text(json.dumps(plan))
+    words = failed(teraio("simulate", folder / "trace", "plan", cwd=tmp_path), 65)
+    assert "the plan is wrong" in words
+    assert said in words
+
+
 def test_more_or_fewer_bins(folder: Path) -> None:
     assert len(simulated(folder, "--bins", "7")["memory_bytes_by_bin"]) == 7
 

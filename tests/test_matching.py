@@ -5,7 +5,8 @@ from traces import MIB, training_trace
 
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
-from teraio.planner.matching import require_match
+from teraio.planner.matching import require_match, require_sound
+from teraio.planner.plan import Offload
 from teraio.planner.step import load_step
 from teraio.profiler.errors import BadInputError
 
@@ -47,3 +48,29 @@ def test_the_first_difference_is_named(sample, words):
     with pytest.raises(BadInputError, match="the plan is for another trace: ") as caught:
         require_match(OTHER[words](step), plan)
     assert words in str(caught.value)
+
+
+def test_a_plan_is_sound_whatever_it_predicts(sample):
+    step, plan = sample
+    told = replace(plan.prediction, step_ns=1, peak_bytes=0)
+    require_sound(step, replace(plan, prediction=told))
+    require_sound(load_step(training_trace(4, op_ns=7)), plan)
+
+
+def without_writes(plan):
+    changed = (replace(a, write=False) if isinstance(a, Offload) else a for a in plan.actions)
+    return replace(plan, actions=tuple(changed))
+
+
+UNSOUND = {
+    "the copy is not current": without_writes,
+    "over the budget": lambda plan: replace(plan, actions=(), tensors=()),
+    "prefetches of one tensor": lambda plan: replace(plan, actions=plan.actions[1:]),
+}
+
+
+@pytest.mark.parametrize("rule", UNSOUND)
+def test_a_broken_rule_is_named(sample, rule):
+    step, plan = sample
+    with pytest.raises(BadInputError, match=rule):
+        require_sound(step, UNSOUND[rule](plan))
