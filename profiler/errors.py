@@ -5,7 +5,7 @@ TeraioError
  ├─ BadInputError          65   a file is empty, truncated, of another kind or too new
  ├─ NothingRecordedError   70   the script ended before one complete step
  ├─ InfeasibleError        69   no plan exists under the budget
- ├─ SolverMissingError     78   a policy needs a solver and none is installed
+ ├─ SolverMissingError     69   a policy needs a solver and none is installed
  ├─ PackageMissingError    69   an option needs a package that is not installed
  ├─ OutputExistsError      73   an output exists and --force was not given
  ├─ StorageError           74   an SSD folder or a transfer failed
@@ -85,7 +85,7 @@ class SolverMissingError(TeraioError):
     then ends with this code.
     """
 
-    exit_code = 78
+    exit_code = 69
 
 
 class PackageMissingError(TeraioError):

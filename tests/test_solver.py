@@ -176,7 +176,7 @@ def test_no_solver_at_all_is_an_error_that_says_what_to_install(
     with pytest.raises(SolverMissingError) as caught:
         solve(model([-1], 10, [[2]], [(-INF, 7)]))
     assert "pip install highspy" in caught.value.hint
-    assert caught.value.exit_code == 78
+    assert caught.value.exit_code == 69
 
 
 def test_unknown_solver_is_missing() -> None:
