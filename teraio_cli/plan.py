@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from teraio.profiler.errors import UsageError
+from teraio.profiler.errors import SolverMissingError, UsageError
 from teraio_cli.inputs import read_hashed
+from teraio_cli.next_command import after_plan, words_again
 from teraio_cli.option_types import (
     HardwareFile,
     HostLink,
@@ -133,7 +133,8 @@ def plan(
         _write(made, output, force=force)
     report(made, step, peak_bytes, memory_bytes)
     _print(made, step, tensor, as_json=as_json)
-    _name_next(output, recorded)
+    _name_next(trace, output, recorded)
+    _require_solver(made)
 
 
 def _output(named: str | None, *, prints: bool, explains: bool) -> str | None:
@@ -164,13 +165,17 @@ def _print(made: Plan, step: Step, tensor: int | None, *, as_json: bool) -> None
         print_json(summarise_plan(made, _TOP))
 
 
-def _name_next(output: str | None, trace: Trace) -> None:
+def _require_solver(made: Plan) -> None:
+    """End with an error if the plan was to be found with a solver and there is none."""
+    from teraio.planner.policies.ilp import NO_SOLVER
+
+    if made.policy.status.startswith(NO_SOLVER):
+        raise SolverMissingError(made.policy.status, hint="HiGHS comes with `pip install highspy`")
+
+
+def _name_next(source: str, output: str | None, trace: Trace) -> None:
     if output is None:
-        say("\nno plan was written; next: the same with `-o plan.json`")
+        again = words_again(source, ("--explain", "--json", "-o", "--output"))
+        say(f"\nno plan was written\nnext: teraio plan {again} -o plan.json")
         return
-    file = "PLAN" if output == STDIO else shlex.quote(output)
-    if trace.info.fingerprint:
-        say(f"\nnext: teraio run {file} {shlex.join(trace.info.command) or 'SCRIPT'}")
-    else:
-        say("\nthe trace has no fingerprint, so this plan cannot be run")
-        say(f"next: teraio inspect {file}")
+    say(after_plan(output, trace.info.fingerprint, trace.info.command))

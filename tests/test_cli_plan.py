@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli import failed, names_in, teraio
+from cli import ENVIRONMENT, failed, names_in, teraio
 from traces import MIB, training_trace, with_info
 
 from teraio.planner.plan_file import read_plan, sha256_of
@@ -143,12 +143,38 @@ def test_trace_without_fingerprint_makes_a_plan_that_cannot_be_run(tmp_path: Pat
     assert said.endswith("next: teraio inspect plan.json\n")
 
 
-@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), ("12.5", 0.125), ("0", 0.0)])
+@pytest.mark.parametrize(
+    ("text", "share"), [("5%", 0.05), ("12.5", 0.125), ("0", 0.0), ("0.5%", 0.005)]
+)
 def test_parse_share(text: str, share: float) -> None:
     assert parse_share(text) == share
 
 
-@pytest.mark.parametrize("text", ["", "%", "-1%", "100", "nan", "inf", "x"])
+@pytest.mark.parametrize("text", ["", "%", "-1%", "100", "nan", "inf", "x", "0.05"])
 def test_parse_share_refuses(text: str) -> None:
     with pytest.raises(UsageError):
         parse_share(text)
+
+
+@pytest.fixture
+def no_solver(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path_factory.mktemp("modules")
+    for name in ("highspy", "pulp"):
+        (folder / f"{name}.py").write_text(f"raise ImportError('no {name} here')\n")
+    monkeypatch.setitem(ENVIRONMENT, "PYTHONPATH", str(folder))
+
+
+@pytest.mark.usefixtures("no_solver")
+def test_ilp_without_a_solver_writes_another_plan_and_says_so(trace: Path, tmp_path: Path) -> None:
+    slow = ("--memory", "60%", "--ssd-read", "100MB/s", "--ssd-write", "100MB/s")
+    said = failed(teraio("plan", trace.name, *slow, "--policy", "ilp", cwd=tmp_path), 69)
+    assert "error: no solver is installed" in said
+    assert "hint: HiGHS comes with `pip install highspy`" in said
+    assert read_plan(tmp_path / "plan.json").policy.name == "ilp"
+
+
+@pytest.mark.usefixtures("no_solver")
+def test_auto_needs_no_solver(trace: Path, tmp_path: Path) -> None:
+    slow = ("--memory", "60%", "--ssd-read", "100MB/s", "--ssd-write", "100MB/s")
+    done = teraio("plan", trace.name, *slow, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr.decode()
