@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, NoReturn
@@ -13,6 +14,7 @@ LARGEST_FILE: Final = 1 << 28
 """Bytes: a longer file is refused unread; the plan of a step of 136,000 ops takes a few MB."""
 
 _LARGEST: Final = 2**63 - 1
+_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ def read_json(source: Path | IO[str], label: str, *, what: str, hint: str) -> Fi
             msg = f"not a {what}: `{label}` is empty"
             raise BadInputError(msg, hint=hint)
         document = json.loads(text, parse_constant=_refuse_constant)
+        if _SURROGATE.search(text):  # a half of one alone cannot be printed
+            json.dumps(document, ensure_ascii=False).encode()
     except (OSError, ValueError, RecursionError) as error:
         msg = f"not a {what}: `{label}` ({_first_line(error)})"
         raise BadInputError(msg, hint=hint) from error

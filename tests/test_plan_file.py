@@ -201,6 +201,19 @@ def test_a_trace_is_not_a_plan(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("part", "key"),
+    [("trace", "sha256"), ("trace", "fingerprint"), ("policy", "name"), ("policy", "\ud800")],
+)
+def test_half_a_surrogate_pair_is_no_text(part, key):
+    document = json.loads(text_of(sample()))
+    document[part][key] = "whole: \U0001f600"
+    read_plan(io.StringIO(json.dumps(document).replace('"\\ud800"', '"x"')))
+    document[part][key] = "\udfff"
+    with pytest.raises(BadInputError, match="surrogates not allowed"):
+        read_plan(io.StringIO(json.dumps(document)))
+
+
+@pytest.mark.parametrize(
     ("path", "value"),
     [
         (("trace", "ops"), 0),

@@ -8,6 +8,7 @@ import io
 import json
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -188,11 +189,45 @@ def test_a_newer_format_says_so() -> None:
         {"command": "train.py"}, {"command": "3"}, {"signatures": "!"}, {"signatures": None},
         {"signatures": base64.b64encode(zlib.compress(b"abc")).decode()}, {"pinned": "[null]"},
         {"pinned": "7"}, {"rank": None},
+        {"command": "[" * 100_000}, {"pinned": "[" * 100_000}, {"pinned": "[1e999]"},
+        {"command": '["\\ud800"]'}, {"command": '"ab"'}, {"device_memory_bytes": "9" * 400},
+        {"steps": "-1"}, {"steps": "0"}, {"steps": str(1 << 63)}, {"rank": "-1"},
     ],
 )  # fmt: skip
 def test_metadata_that_makes_no_sense(changes: dict[str, str | None]) -> None:
     with pytest.raises(BadInputError, match="not a teraio trace"):
         read_trace(_with_metadata(**changes))
+
+
+def test_a_command_that_is_no_text_is_written_so_that_it_can_be_read() -> None:
+    trace = training_trace(2)
+    info = replace(trace.info, command=("a.py", "\udcff"))
+    assert read_trace(written(Trace(trace.table, info))).info.command == ("a.py", "?")
+
+
+def test_names_that_are_no_utf8() -> None:
+    table = training_trace(2).table
+    words = [str(word) for word in table.column("op_name").to_pylist()]
+    content = written(training_trace(2)).getvalue()
+    plain = io.BytesIO()
+    metadata = pq.read_schema(io.BytesIO(content)).metadata
+    changed = table.set_column(2, "op_name", pa.array(["qqqqqqqq" for _ in words]))
+    changed = changed.replace_schema_metadata(metadata)
+    pq.write_table(changed, plain, compression="none", write_statistics=False)
+    broken = plain.getvalue().replace(b"qqqqqqqq", b"qqqq\xffqqq")
+    plain.seek(0)
+    assert read_trace(plain).last_step == training_trace(2).last_step
+    with pytest.raises(BadInputError, match="not a teraio trace"):
+        read_trace(io.BytesIO(broken))
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"), [("MOST_ROWS", "more than the 3"), ("MOST_PACKED_BYTES", "unpacked bytes")]
+)
+def test_a_trace_past_a_limit(limit: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(f"teraio.profiler.trace.{limit}", 3)
+    with pytest.raises(BadInputError, match=words):
+        read_trace(io.BytesIO(GOOD))
 
 
 def test_a_parquet_file_of_another_kind() -> None:
