@@ -178,6 +178,35 @@ def test_absurd_archives_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     refused(_members() | {f"toy/{n}": b"" for n in range(6)}, "holds over 5 members")
 
 
+@pytest.mark.parametrize(
+    ("kind", "size", "words"),
+    [
+        (tarfile.GNUTYPE_LONGNAME, 1 << 17, "a header of 131072 bytes"),
+        (tarfile.XHDTYPE, 1 << 17, "a header of 131072 bytes"),
+        (tarfile.GNUTYPE_SPARSE, 0, "sparse file"),
+    ],
+)
+def test_headers_that_fill_memory_are_refused(kind: bytes, size: int, words: str) -> None:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = kind, size
+    with pytest.raises(BadInputError, match=words):
+        find_g10(io.BytesIO(header.tobuf() + b"n" * size + bytes(1024)), name="x.tar")
+
+
+def test_long_names_without_end_are_refused() -> None:
+    header = tarfile.TarInfo("x")
+    header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1
+    with pytest.raises(BadInputError, match="no whole"):
+        find_g10(io.BytesIO((header.tobuf() + b"n" * 512) * 5000), name="x.tar")
+
+
+def test_a_file_of_too_many_lines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("teraio.profiler.importers.lines.MOST_LINES", 100)
+    members = _members() | {f"{HOME}kernels.config": b"\n" * 101}
+    with pytest.raises(BadInputError, match=r"kernels.config` has 101 lines, more than the 100"):
+        find_g10(archive(members), name="x")
+
+
 def test_a_large_file_in_a_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,13 +12,14 @@ import tarfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Final, NoReturn
+from typing import IO, Final, NoReturn, Self
 
 from teraio.profiler.errors import BadInputError, InputMissingError
 from teraio.profiler.importers.lines import Lines, lines_of
 
 LARGEST_FILE: Final = 1 << 28
-"""Bytes: a larger file is refused. The statistics of a step of 2,300 kernels take 2 MB each."""
+"""Bytes: a larger file is refused, and so are an archive's `.config` files if they have more
+together. The statistics of a step of 2,300 kernels take 2 MB each."""
 
 LARGEST_ARCHIVE: Final = 1 << 30
 """Bytes of an archive, unpacked: reading stops with an error once there are more."""
@@ -26,11 +27,21 @@ LARGEST_ARCHIVE: Final = 1 << 30
 MOST_MEMBERS: Final = 10_000
 """Members of an archive: reading stops with an error once there are more."""
 
+LARGEST_HEADER: Final = 1 << 16
+"""Bytes of an archive's header with a long name or other fields: a larger one is refused."""
+
 _STATISTICS: Final = "statistics"
 _NEEDED: Final = ("tensors.config", "interval.config", "kernels.config")
 _GUIDE: Final = "prefetch_guide.config"
 _HINT: Final = (
     "name the folder that holds G10's `statistics`, that folder itself, or a .tar.gz of it"
+)
+_EXTENSIONS: Final = (
+    tarfile.GNUTYPE_LONGNAME,
+    tarfile.GNUTYPE_LONGLINK,
+    tarfile.XHDTYPE,
+    tarfile.XGLTYPE,
+    tarfile.SOLARIS_XHDTYPE,
 )
 _GZIP: Final = b"\x1f\x8b"
 
@@ -112,57 +123,85 @@ def _too_many(label: str, names: list[str]) -> NoReturn:
 
 
 def _from_archive(stream: IO[bytes], label: str) -> G10Files:
-    members = _members(stream, label)
-    folders = {path.parent for path in members if path.name in _NEEDED}
+    contents = _members(stream, label)
+    folders = {path.parent for path in contents if path.name in _NEEDED}
     if len(folders) > 1:
         named = ", ".join(sorted(map(str, folders)))
         msg = f"`{label}` holds {len(folders)} G10 runs: {named}"
         raise BadInputError(msg, hint="put one run into an archive")
     statistics = next(iter(folders), PurePosixPath(_STATISTICS))
     run = statistics.parent
-    found = {path.name: lines for path, lines in members.items() if path.parent == statistics}
-    others = {path: lines for path, lines in members.items() if path.parent != statistics}
-    configs = {p: lines for p, lines in others.items() if p.parent in {run, run.parent}}
+    others = [path for path in contents if path.parent != statistics]
+    configs = [path for path in others if path.parent in {run, run.parent}]
     beside = run.parent / f"{run.name}.config"
     if beside not in configs and len(configs) > 1:
         _too_many(label, [str(path) for path in configs])
-    config = configs.get(beside) or next(iter(configs.values()), None)
-    return _assembled(label, found, config)
+
+    def read(path: PurePosixPath) -> Lines:
+        return lines_of(f"{label}:{path}", contents[path])
+
+    known = [statistics / name for name in (*_NEEDED, _GUIDE)]
+    found = {path.name: read(path) for path in known if path in contents}
+    config = beside if beside in configs else next(iter(configs), None)
+    return _assembled(label, found, None if config is None else read(config))
 
 
-def _members(stream: IO[bytes], label: str) -> dict[PurePosixPath, Lines]:
+def _members(stream: IO[bytes], label: str) -> dict[PurePosixPath, bytes]:
     """Return the `.config` files of an archive by their paths in it."""
     try:
         return _read_members(stream, label)
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile, RecursionError) as error:
         msg = f"no G10 run: `{label}` is no whole .tar.gz archive ({error})"
         raise BadInputError(msg, hint=_HINT) from error
 
 
-def _read_members(stream: IO[bytes], label: str) -> dict[PurePosixPath, Lines]:
+def _read_members(stream: IO[bytes], label: str) -> dict[PurePosixPath, bytes]:
     packed = stream.read(len(_GZIP)) == _GZIP
     stream.seek(0)
     source = gzip.GzipFile(fileobj=stream) if packed else stream
-    found: dict[PurePosixPath, Lines] = {}
-    with tarfile.open(fileobj=_Limited(source, label), mode="r|") as archive:
+    found: dict[PurePosixPath, bytes] = {}
+    total = 0
+    limited = _Limited(source, label)
+    with tarfile.open(fileobj=limited, mode="r|", tarinfo=_Header) as archive:
         for number, member in enumerate(archive):
             path = PurePosixPath(member.name)
             if number >= MOST_MEMBERS:
                 _absurd(label, f"over {MOST_MEMBERS} members")
             if not member.isreg() or path.suffix != ".config":
                 continue
-            if member.size > LARGEST_FILE or member.issparse():
+            total += member.size
+            if total > LARGEST_FILE or member.issparse():
                 _absurd(label, f"`{member.name}`, of {member.size} bytes")
             if path in found:
                 _absurd(label, f"`{member.name}` twice")
             file = archive.extractfile(member)
-            found[path] = lines_of(f"{label}:{member.name}", file.read() if file else b"")
+            found[path] = file.read() if file else b""
     return found
 
 
 def _absurd(label: str, what: str) -> NoReturn:
     msg = f"the archive `{label}` holds {what}"
     raise BadInputError(msg, hint=_HINT)
+
+
+class _Header(tarfile.TarInfo):
+    """A header of an archive, refused where `tarfile` would fill memory with what it leads to."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header; raises tarfile.ReadError for a sparse member or a header too long."""
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _EXTENSIONS and header.size > LARGEST_HEADER:
+            msg = f"a header of {header.size} bytes, more than the {LARGEST_HEADER} that are read"
+            raise tarfile.ReadError(msg)
+        if header.type == tarfile.GNUTYPE_SPARSE:
+            msg = "it holds a sparse file"
+            raise tarfile.ReadError(msg)
+        return header
+
+    def _proc_gnusparse_10(self, *_: object) -> NoReturn:  # its map has no limit
+        msg = "it holds a sparse file"
+        raise tarfile.ReadError(msg)
 
 
 class _Limited(io.RawIOBase):

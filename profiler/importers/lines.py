@@ -15,6 +15,9 @@ sizes that are rounded up stay within 64 bits."""
 MOST_NS: Final = 1 << 53
 """The longest step that is imported, in ns: 104 days, as long as `planner.step` takes."""
 
+MOST_LINES: Final = 1 << 22
+"""Lines of a file: one with more is refused unread."""
+
 _WHOLE: Final = re.compile(r"-?[0-9]{1,30}", re.ASCII)
 _SHOWN: Final = 60
 
@@ -58,8 +61,12 @@ class Lines:
 def lines_of(label: str, data: bytes) -> Lines:
     """Return the lines of a file's bytes; empty lines at its end are left out.
 
-    Raises BadInputError if the file is empty or is not UTF-8 text.
+    Raises BadInputError if the file is empty, has over `MOST_LINES` lines or is not UTF-8 text.
     """
+    count = data.count(b"\n")
+    if count > MOST_LINES:
+        msg = f"`{label}` has {count} lines, more than the {MOST_LINES} that are read"
+        raise BadInputError(msg)
     try:
         lines = [line.rstrip() for line in data.decode().split("\n")]
     except UnicodeDecodeError as error:

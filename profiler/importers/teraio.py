@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from teraio.profiler.trace import Trace
 
-LARGEST_FILE: Final = 1 << 29
+LARGEST_FILE: Final = 1 << 28
 """Bytes, unpacked: a larger file is refused. A step of 136,000 kernels takes 7 MB."""
 
 MOST_ID: Final = (1 << 31) - 1
