@@ -89,7 +89,7 @@ def compare(
         tiers=tiers, host_bytes=host_bytes, keep=keep or (), never_ssd=never_ssd or (),
         min_tensor=min_tensor, ssd_writes=ssd_writes,
     )  # fmt: skip
-    require_picture(plot, force=force)
+    require_picture(plot, force=force, inputs=(trace, hardware))
     recorded, sha256 = read_hashed(trace)
     step = load_step(recorded)
     memory_bytes = parse_memory(memory, peak(step))

@@ -39,7 +39,7 @@ def export(
     There are the ops and the memory each needs; with a plan also what ops wait for and the time
     each move may take.
     """
-    require_output(output, force=force)
+    require_output(output, force=force, inputs=(trace, plan))
     if trace == plan == STDIO:
         msg = "the trace and the plan cannot both be stdin"
         raise UsageError(msg, hint="name a file for one of them")

@@ -76,7 +76,7 @@ def g10(
     and the hardware.
     """
     outputs = [output, *(path for path in (hardware, plan) if path is not None)]
-    _require_outputs(outputs, force=force)
+    _require_outputs(outputs, force=force, inputs=[source])
     if memory and not plan:
         msg = "`--memory` is for G10's own plan"
         raise UsageError(msg, hint="write the plan with `--plan g10-plan.json`")
@@ -84,6 +84,7 @@ def g10(
     from teraio.profiler.importers.g10 import read_g10
 
     files = _find(source)
+    _require_outputs(outputs, force=force, inputs=_read_of(files))
     trace = read_g10(files)
     step = load_step(trace)
     contents = {output: _packed(trace)}
@@ -128,7 +129,7 @@ def teraio(
     Times of kernels that were recorded while tensors were swapped on demand contain the
     swapping: scale them.
     """
-    _require_outputs([output], force=force)
+    _require_outputs([output], force=force, inputs=[source])
     if rescale is not None and speed_up is not None:
         msg = "`--rescale` and `--speed-up` exclude each other"
         raise UsageError(msg, hint="leave one of them out")
@@ -159,9 +160,9 @@ def parse_factor(text: str) -> Fraction:
     return factor
 
 
-def _require_outputs(paths: list[str], *, force: bool) -> None:
+def _require_outputs(paths: list[str], *, force: bool, inputs: list[str]) -> None:
     for path in paths:
-        require_output(path, force=force)
+        require_output(path, force=force, inputs=inputs)
     if len({path if path == STDIO else str(Path(path).resolve()) for path in paths}) < len(paths):
         msg = f"two outputs are to go to one place: {', '.join(f'`{path}`' for path in paths)}"
         raise UsageError(msg, hint="name a file for each")
@@ -174,6 +175,12 @@ def _find(source: str) -> G10Files:
         return find_g10(Path(source))
     with open_input(source) as stream:
         return find_g10(stream, name=input_label(source))
+
+
+def _read_of(files: G10Files) -> list[str]:
+    """Return the files that were read of a folder."""
+    read = (files.tensors, files.interval, files.kernels, files.guide, files.config)
+    return [lines.label for lines in read if lines is not None]
 
 
 def _packed(trace: Trace) -> bytes:

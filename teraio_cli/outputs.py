@@ -17,6 +17,7 @@ from teraio.profiler.errors import (
     InputMissingError,
     OutputExistsError,
     StorageError,
+    UsageError,
 )
 
 if TYPE_CHECKING:
@@ -97,10 +98,11 @@ def text_of(stream: IO[bytes]) -> Iterator[IO[str]]:
         text.detach()
 
 
-def require_output(target: str, *, force: bool) -> None:
+def require_output(target: str, *, force: bool, inputs: Iterable[str | None] = ()) -> None:
     """Check that an output may be written, before the work that fills it.
 
-    Raises OutputExistsError if a file is there and `force` is not given, InputMissingError if
+    Raises UsageError if it is one of the command's `inputs`, of which None and `-` are no file,
+    OutputExistsError if a file is there and `force` is not given, InputMissingError if
     its folder is not there, and StorageError if it is a folder.
     """
     path = Path(target)
@@ -109,6 +111,10 @@ def require_output(target: str, *, force: bool) -> None:
     if path.is_dir():
         msg = f"cannot write `{target}`: it is a folder"
         raise StorageError(msg, hint="name a file in it")
+    for source in inputs:
+        if source not in (None, STDIO) and _same_file(path, Path(source)):
+            msg = f"`{target}` is an input of this command, not a place for its output"
+            raise UsageError(msg, hint="name another file for the output")
     if path.exists() and not force:
         msg = f"`{target}` exists"
         raise OutputExistsError(msg, hint="replace it with `--force`, or name another file")
@@ -139,6 +145,13 @@ def open_output(target: str, *, force: bool) -> Iterator[IO[bytes]]:
     except OSError as error:
         msg = f"cannot write `{target}`: {error.strerror or error}"
         raise StorageError(msg) from error
+
+
+def _same_file(path: Path, other: Path) -> bool:
+    try:
+        return path.samefile(other)
+    except OSError:
+        return False
 
 
 def _is_device(path: Path) -> bool:

@@ -16,6 +16,8 @@ from teraio_cli.comparison_tables import axis_label, varied
 from teraio_cli.outputs import open_output, require_output
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from teraio.planner.compare import Comparison
     from teraio.planner.sweep import Row, Sweep
 
@@ -44,7 +46,7 @@ _LEGEND_ROW_INCHES: Final = 0.22
 _SETTINGS: Final[Any] = {"svg.hashsalt": "teraio", "svg.fonttype": "none", "font.size": 10}
 
 
-def require_picture(target: str | None, *, force: bool) -> None:
+def require_picture(target: str | None, *, force: bool, inputs: Iterable[str | None] = ()) -> None:
     """Check that a picture can be written, before the work that fills it; None is no picture.
 
     Raises UsageError for an unknown ending, PackageMissingError without matplotlib, and what
@@ -56,7 +58,7 @@ def require_picture(target: str | None, *, force: bool) -> None:
     if find_spec("matplotlib") is None:
         msg = "a picture needs matplotlib, which is not installed"
         raise PackageMissingError(msg, hint="pip install 'teraio[plot]'")
-    require_output(target, force=force)
+    require_output(target, force=force, inputs=inputs)
 
 
 def draw_comparison(comparison: Comparison, target: str, *, force: bool) -> None:

@@ -115,7 +115,7 @@ def plan(
     warn_of_controls(step, controls, host_bytes)
     tensor = None if explain is None else find_tensor(step, explain)
     if output is not None:
-        require_output(output, force=force)
+        require_output(output, force=force, inputs=(trace, hardware))
     made = make_plan(
         recorded,
         sha256=sha256,

@@ -44,7 +44,7 @@ def profile(
     """
     what = script_of(script, is_module=is_module)
     what.require()
-    require_output(output, force=force)
+    require_output(output, force=force, inputs=script[:1])
     quiet_torch()
     require_torch()
     from teraio.profiler.session import profile_script

@@ -56,7 +56,7 @@ def run(
         msg = "no plan is named"
         raise UsageError(msg, hint="`teraio run plan.json SCRIPT [ARGS]`")
     if report is not None:
-        require_output(report, force=force)
+        require_output(report, force=force, inputs=(plan, script[0]))
     what = script_of(script, is_module=is_module)
     what.require()
     require_io(io)

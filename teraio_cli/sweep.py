@@ -106,7 +106,7 @@ def sweep(
         "host_link": _rates("--host-link", host_link),
     }
     drives = parse_list("--ssds", ssds, parse_count)
-    require_picture(plot, force=force)
+    require_picture(plot, force=force, inputs=(trace, hardware))
     recorded, sha256 = read_hashed(trace)
     step = load_step(recorded)
     sizes = parse_list("--memory", memory, lambda text: parse_memory(text, peak(step)))

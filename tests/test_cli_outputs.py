@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from cli import names_in
+from cli import failed, names_in, teraio
+from foreign import TOY, write_run
+from traces import training_trace
 
-from teraio.profiler.errors import InputMissingError, OutputExistsError, StorageError
+from teraio.planner.hardware import ASSUMED
+from teraio.profiler.errors import InputMissingError, OutputExistsError, StorageError, UsageError
+from teraio.profiler.trace import write_trace
 from teraio_cli.outputs import open_input, open_output, print_table, require_output
 
 
@@ -87,6 +93,55 @@ def test_missing_folder_and_folder_as_file(tmp_path: Path) -> None:
         require_output(str(tmp_path / "none" / "a"), force=False)
     with pytest.raises(StorageError, match="it is a folder"):
         require_output(str(tmp_path), force=True)
+
+
+def test_an_input_is_never_replaced(tmp_path: Path) -> None:
+    source, link, other = (tmp_path / name for name in ("a", "b", "c"))
+    source.write_bytes(b"data")
+    link.symlink_to(source)
+    other.touch()
+    for force in (False, True):
+        for target in (source, link):
+            with pytest.raises(UsageError, match="is an input of this command"):
+                require_output(str(target), force=force, inputs=(None, "-", "x", str(source)))
+    require_output(str(other), force=True, inputs=(None, "-", "x" * 5000, str(source)))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("plan", "a", "--memory", "60%", "-o", "a"),
+        ("plan", "a", "--memory", "60%", "--hardware", "hw", "-o", "hw"),
+        ("export", "a", "-o", "a"),
+        ("export", "a", "--plan", "hw", "-o", "hw"),
+        ("run", "--report", "a", "a", "train.py"),
+        ("run", "--report", "train.py", "a", "train.py"),
+        ("profile", "-o", "train.py", "train.py"),
+        ("compare", "a", "--memory", "60%", "--plot", "a.svg"),
+        ("sweep", "a", "--memory", "60%", "--plot", "a.svg"),
+        ("import", "teraio", "a", "-o", "a"),
+        ("import", "g10", "a", "-o", "x", "--plan", "a"),
+    ],
+)
+def test_no_command_replaces_what_it_reads(words: tuple[str, ...], tmp_path: Path) -> None:
+    write_trace(training_trace(3), tmp_path / "a")
+    (tmp_path / "a.svg").symlink_to("a")
+    (tmp_path / "hw").write_text(json.dumps(asdict(ASSUMED)))
+    (tmp_path / "train.py").write_text("pass")
+    before = {name: (tmp_path / name).read_bytes() for name in ("a", "hw", "train.py")}
+    at = 2 if words[0] == "import" else 1
+    done = teraio(*words[:at], "--force", *words[at:], cwd=tmp_path)
+    assert "is an input of this command" in failed(done, 2)
+    assert before == {name: (tmp_path / name).read_bytes() for name in before}
+
+
+def test_a_file_of_an_imported_folder_is_not_replaced(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "toy", TOY.g10())
+    target = run / "statistics" / "kernels.config"
+    before = target.read_bytes()
+    done = teraio("import", "g10", "toy", "-o", target, "--force", cwd=tmp_path)
+    assert "is an input of this command" in failed(done, 2)
+    assert target.read_bytes() == before
 
 
 def test_pipe_can_seek_as_an_input(tmp_path: Path) -> None:
