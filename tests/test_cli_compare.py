@@ -18,7 +18,7 @@ from teraio_cli.compare import compare
 from teraio_cli.lists import parse_count, parse_list, split_list
 
 PEAK = 48 * MIB
-SLOW = ("--memory", "50%", "--ssd-read", "1GB/s", "--ssd-write", "1GB/s")
+SLOW = ("--memory", "50%", "--ssd-read", "1GB/s", "--ssd-write", "1GB/s", "--time-limit", "2")
 QUICK = (*SLOW, "--policies", "lru,g10")
 
 

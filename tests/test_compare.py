@@ -24,7 +24,7 @@ PEAK = 72 * MIB
 
 
 def compared(trace, **options):
-    options = {"memory_bytes": PEAK // 2, "hardware": SLOW} | options
+    options = {"memory_bytes": PEAK // 2, "hardware": SLOW, "time_limit_s": 2.0} | options
     return compare(trace, sha256="0" * 64, **options)
 
 
@@ -153,7 +153,12 @@ def test_any_trace(trace, channels, share, host_bytes):
     step = load_step(trace)
     memory = max(int(peak(step) * share), 1)
     found = module.compare(
-        trace, sha256="0" * 64, memory_bytes=memory, host_bytes=host_bytes, hardware=channels
+        trace,
+        sha256="0" * 64,
+        memory_bytes=memory,
+        host_bytes=host_bytes,
+        hardware=channels,
+        time_limit_s=0.5,
     )
     outcomes = [row.outcome for row in found.rows if row.outcome]
     assert (found.lower_bound_ns is None) == (not outcomes)

@@ -75,11 +75,14 @@ def test_what_is_kept_stays_and_what_may_not_wear_the_drive_goes_to_host_memory(
 def test_a_limit_on_what_is_written_to_the_ssd():
     trace = training_trace(6)
     slow = with_rates(ASSUMED, host_link=10**9)
-    free = plan_for(trace, 44 * MIB, hardware=slow, host_bytes=1 << 30)
-    assert free.prediction.ssd.to_tier_bytes > 8 * MIB
-    rules = Controls(ssd_write_bytes=8 * MIB)
-    held = plan_for(trace, 44 * MIB, hardware=slow, host_bytes=1 << 30, controls=rules)
-    assert held.prediction.ssd.to_tier_bytes <= 8 * MIB
+    free = plan_for(trace, 44 * MIB, hardware=slow, host_bytes=1 << 30, policy="greedy")
+    limit = free.prediction.ssd.to_tier_bytes - MIB
+    assert limit > 0
+    rules = Controls(ssd_write_bytes=limit)
+    held = plan_for(
+        trace, 44 * MIB, hardware=slow, host_bytes=1 << 30, controls=rules, policy="greedy"
+    )
+    assert held.prediction.ssd.to_tier_bytes <= limit
     assert held.prediction.host.to_tier_bytes > 0
 
 

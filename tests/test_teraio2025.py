@@ -82,7 +82,7 @@ def test_tensors_under_two_million_bytes_move_only_if_they_must():
 
 def test_without_a_way_to_fit_it_says_so():
     trace = make_trace(20, [inner(A, 4, 0, 19), brief(C, 4, 10)])
-    with pytest.raises(CannotFitError, match="512 over"):
+    with pytest.raises(CannotFitError, match="512 B over"):
         teraio2025(problem_of(trace, 4 * MIB - 512))
     with pytest.raises(CannotFitError):
         teraio2025(problem_of(trace, 4 * MIB, ssd=False))
