@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from teraio.planner.check import check_plan
-from teraio.planner.hardware import ASSUMED
+from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.make import make_plan
 from teraio.planner.minimum import least_memory
 from teraio.planner.plan import Controls, Offload
@@ -116,6 +116,27 @@ def test_imported_traces_are_planned_for(name: str) -> None:
     plan = make_plan(trace, sha256="0" * 64, memory_bytes=budget, hardware=ASSUMED)
     assert plan.actions
     assert plan.prediction.peak_bytes <= budget
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("g10-bert-256", 1.003), ("g10-vit-1024", 1.02), ("g10-senet154-256", 1.0003)],
+)
+def test_on_g10s_hardware_steps_take_hardly_more_than_the_ideal(name: str, most: float) -> None:
+    """G10 publishes 1.0035, 1.358 and 1.0002 for these."""
+    trace = read_trace(FOLDER / f"{name}.parquet")
+    channels = with_rates(
+        ASSUMED, ssd_read=3_200_000_000, ssd_write=3_200_000_000, host_link=15_754_000_000
+    )
+    plan = make_plan(
+        trace,
+        sha256="0" * 64,
+        memory_bytes=40 << 30,
+        host_bytes=128 << 30,
+        hardware=channels,
+    )
+    assert plan.actions
+    assert plan.prediction.step_ns <= most * plan.prediction.ideal_ns
 
 
 def test_imported_traces_are_what_the_importers_give() -> None:
