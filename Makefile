@@ -10,6 +10,7 @@ FIT := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3.11; do \
 	$$python -c '$(FIT)' 2>/dev/null && { echo $$python; break; }; done)
 
+COVER := --cov --cov-report= --cov-fail-under=0
 PACKAGES := profiler planner executor teraio_cli
 # The planner's tests, the trace's and the command line's: what must work where there is no torch.
 CORE_TESTS := $(filter-out tests/test_cli_run.py tests/test_cli_profile_run.py, $(wildcard \
@@ -32,11 +33,11 @@ demo: $(VENV)/.ready ## Train a small language model in 60 % of the memory it ne
 test: lint type unit core coverage ## Run everything that must pass: lint, types and all tests
 
 unit: $(VENV)/.ready ## Run the tests that need torch
-	$(VENV)/bin/pytest --cov --cov-report= --cov-fail-under=0 $(CORE_TESTS:%=--ignore=%)
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2 $(COVER) $(CORE_TESTS:%=--ignore=%)
 
 core: $(CORE)/.ready ## Run all other tests, where torch is not installed
 	$(CORE)/bin/python -c "import importlib.util as u, sys; sys.exit(bool(u.find_spec('torch')))"
-	$(CORE)/bin/pytest -n 2 --cov --cov-append --cov-report= --cov-fail-under=0 $(CORE_TESTS)
+	$(CORE)/bin/pytest -n 2 $(COVER) --cov-append $(CORE_TESTS)
 
 coverage: ## Show what the last `make unit core` covered; it has a floor
 	$(CORE)/bin/coverage report --skip-covered

@@ -77,6 +77,8 @@ class Home:
             memory_bytes=int(peak(load_step(trace)) * share),
             hardware=ASSUMED,
             host_bytes=host_bytes,
+            policy="greedy",
+            bound_ns=1,
             or_minimum=True,
             controls=Controls(min_tensor_bytes=1),
         )

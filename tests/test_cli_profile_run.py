@@ -38,7 +38,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     write(home)
     assert teraio("profile", "-o", "t", "train.py", cwd=home).returncode == 0
-    words = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB"]
+    words = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB", "--policy", "greedy"]
     assert teraio("plan", "t", "-o", "plan.json", *words, cwd=home).returncode == 0
     return home / "plan.json"
 

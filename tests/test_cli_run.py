@@ -60,7 +60,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     )
     recorded = teraio("profile", "-o", "trace.parquet", "train.py", cwd=path)
     assert recorded.returncode == 0, recorded.stderr.decode()
-    budget = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB"]
+    budget = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB", "--policy", "greedy"]
     planned = teraio("plan", "trace.parquet", "-o", "plan.json", *budget, cwd=path)
     assert planned.returncode == 0, planned.stderr.decode()
     return Home(path, plain.stdout)

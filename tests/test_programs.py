@@ -86,7 +86,7 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     recorded = start([*COMMAND, "profile", "--all", "-o", trace, *program.command], profiled)
     require_success(plainly)
     require_success(recorded)
-    budget = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB"]
+    budget = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB", "--policy", "greedy"]
     require_success(start([*COMMAND, "plan", trace, "-o", plan, *budget], home))
     run = [*COMMAND, "run", plan, "--ssd", ssd, "--report", report, *program.command]
     require_success(start(run, planned))
