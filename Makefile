@@ -33,11 +33,11 @@ demo: $(VENV)/.ready ## Train a small language model in 60 % of the memory it ne
 test: lint type unit core coverage ## Run everything that must pass: lint, types and all tests
 
 unit: $(VENV)/.ready ## Run the tests that need torch
-	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2 $(COVER) $(CORE_TESTS:%=--ignore=%)
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n 2 --dist loadscope $(COVER) $(CORE_TESTS:%=--ignore=%)
 
 core: $(CORE)/.ready ## Run all other tests, where torch is not installed
 	$(CORE)/bin/python -c "import importlib.util as u, sys; sys.exit(bool(u.find_spec('torch')))"
-	$(CORE)/bin/pytest -n 2 $(COVER) --cov-append $(CORE_TESTS)
+	$(CORE)/bin/pytest -n 2 --dist loadscope $(COVER) --cov-append $(CORE_TESTS)
 
 coverage: ## Show what the last `make unit core` covered; it has a floor
 	$(CORE)/bin/coverage report --skip-covered

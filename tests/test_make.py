@@ -186,7 +186,7 @@ def test_the_program_of_the_plan():
     assert program.signature == (0, 1, 2)
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(traces(), hardware(), SHARES, st.sampled_from([0, 0, 4 * MIB, 64 * MIB]))
 def test_any_budget_from_the_least_up_gets_a_right_plan(trace, channels, share, host_bytes):
     step = load_step(trace)
