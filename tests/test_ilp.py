@@ -90,8 +90,8 @@ def test_a_step_that_does_not_wait_needs_no_solver(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("status", "words"),
     [
-        ("no solution", "time limit of 2 s, nothing found: at most "),
-        ("feasible", "time limit of 2 s: at most "),
+        ("no solution", "time limit of 30 s, nothing found: at most "),
+        ("feasible", "time limit of 30 s: at most "),
         ("infeasible", "the solver says infeasible: at most "),
         ("failed", "the solver says failed: at most "),
     ],
@@ -99,7 +99,7 @@ def test_a_step_that_does_not_wait_needs_no_solver(monkeypatch: pytest.MonkeyPat
 def test_how_the_solver_ended_is_told(
     monkeypatch: pytest.MonkeyPatch, status: solver.Status, words: str
 ) -> None:
-    problem = stubborn()
+    problem = replace(stubborn(), time_limit_s=30)
     monkeypatch.setattr(module, "solve", _ending(status))
     answer = ilp(problem)
     assert answer.status.startswith(words)
