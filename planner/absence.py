@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from teraio.planner.plan import Offload, Prefetch
-from teraio.planner.step import demand
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,7 +52,7 @@ def needs_without(
     np.add.at(change, firsts, sizes)
     np.subtract.at(change, ends, sizes)
     gone = np.cumsum(change[:-1])
-    return demand(step) - gone[:n_ops] - gone[n_ops:]
+    return step.demand - gone[:n_ops] - gone[n_ops:]
 
 
 def peak_without(step: Step, away: Sequence[tuple[int, int, int]] | NDArray[np.int64]) -> int:

@@ -128,7 +128,7 @@ def _fill(
                 if option.copying is not None:
                     schedule.place(option.copying.interval, option.tier, *option.copying[1:])
                 schedule.place(index, option.tier, option.gone, option.back)
-                seen[list(schedule.families[index].members)] = np.inf
+                seen[list(schedule.places[index].members)] = np.inf
                 continue
             seen[index] = option.ratio if option is not None else 0
             wasted += 1

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from teraio.planner.step import demand
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -44,7 +42,7 @@ def choose_cuts(problem: Problem, count: int) -> Cuts:
     the op with the largest demand is taken, of the others the first one.
     """
     step = problem.step
-    excess = demand(step) - problem.planned_bytes
+    excess = step.demand - problem.planned_bytes
     durations = np.array([op.duration_ns for op in step.ops], dtype=np.int64)
     events = np.arange(2 * len(step.ops))
     if len(events) > count:

@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from teraio.planner.step import demand
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -97,4 +95,4 @@ class Grid:
         np.add.at(change, firsts[used], sizes[used])
         np.subtract.at(change, ends[used], sizes[used])
         away = np.cumsum(change[:-1])
-        return self.most(demand(step)) - away[: self.n_bins] - away[self.n_bins :]
+        return self.most(step.demand) - away[: self.n_bins] - away[self.n_bins :]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from teraio.planner.step import covers, demand
+from teraio.planner.step import covers
 
 if TYPE_CHECKING:
     from collections.abc import Container, Sequence
@@ -46,7 +46,7 @@ def least_memory(
     """
     to_host = [interval for interval in intervals if interval.tensor in host_only]
     lack = np.maximum(absent_bytes(step, to_host) - host_bytes, 0)
-    needed = demand(step) - absent_bytes(step, intervals) + lack
+    needed = step.demand - absent_bytes(step, intervals) + lack
     op = int(np.argmax(needed))
     away = {i.tensor for i in intervals if covers(i, op, len(step.ops))}
     staying = (t for i, t in enumerate(step.tensors) if i not in away and _alive(t, op))

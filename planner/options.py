@@ -47,7 +47,7 @@ class Options:
     def __init__(self, schedule: Schedule, left_out: frozenset[int] = frozenset()) -> None:
         self.schedule = schedule
         self._left_out = left_out
-        places = schedule.families
+        places = schedule.places
         count = range(len(places))
         self._sizes = np.array([schedule.size(k) for k in count], dtype=np.int64)
         self._family = np.array([p.family for p in places], dtype=np.int64)
@@ -201,7 +201,7 @@ class Options:
 
     def _copying(self, index: int, tier: str) -> Copying | None:
         """Return the latest interval before `index` in which its copy can be made in time."""
-        schedule, place = self.schedule, self.schedule.families[index]
+        schedule, place = self.schedule, self.schedule.places[index]
         for earlier in reversed(place.members[: place.position]):
             if earlier in schedule.placed or earlier in self._left_out:
                 continue
@@ -222,7 +222,7 @@ class Options:
         """
         schedule = self.schedule
         cost_ns = schedule.read_ns[tier][index]
-        place = schedule.families[index]
+        place = schedule.places[index]
         if not place.clean and not schedule.used(index, tier):
             cost_ns += schedule.write_ns[tier][index] // len(place.members)
         return cost_ns

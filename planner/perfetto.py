@@ -12,7 +12,7 @@ from teraio.planner.absence import absences
 from teraio.planner.minimum import absent_bytes
 from teraio.planner.plan import Offload
 from teraio.planner.simulate import simulate
-from teraio.planner.step import Interval, demand
+from teraio.planner.step import Interval
 from teraio.planner.units import format_bytes
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _ops(step: Step, starts: list[int]) -> Iterator[dict[str, Any]]:
 
 def _memory(step: Step, starts: list[int], plan: Plan | None) -> Iterator[dict[str, Any]]:
     """Yield the bytes each op needs, with all tensors there and with the plan's away."""
-    whole = demand(step)
+    whole = step.demand
     values = {"without a plan": whole}
     if plan:
         values["with the plan"] = whole - absent_bytes(step, _away(step, plan))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from teraio.planner.copies import families
 from teraio.planner.plan import HOST, SSD
 from teraio.profiler.errors import InfeasibleError
 
 if TYPE_CHECKING:
+    from teraio.planner.copies import Place
     from teraio.planner.plan import Action, Hardware
     from teraio.planner.step import Interval, Step
 
@@ -34,10 +37,21 @@ class Problem:
     ssd_write_bytes: int | None = None
     time_limit_s: float = 60.0
 
+    @cached_property
+    def all_tiers(self) -> tuple[str, ...]:
+        """The tiers that may hold a copy of some tensor, in the order of preference."""
+        may = {SSD: self.ssd, HOST: self.host_bytes > 0}
+        return tuple(tier for tier in may if may[tier])
+
+    @cached_property
+    def places(self) -> list[Place]:
+        """The place of each interval among those that share a copy."""
+        return families(self.step, self.intervals)
+
     def tiers(self, tensor: int) -> tuple[str, ...]:
         """Return the tiers that may hold a copy of `tensor`, in the order of preference."""
-        host = (HOST,) if self.host_bytes else ()
-        return (SSD, *host) if self.ssd and tensor not in self.never_ssd else host
+        ruled_out = SSD if tensor in self.never_ssd else None
+        return tuple(tier for tier in self.all_tiers if tier != ruled_out)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from teraio.planner.bandwidth import transfer_ns
-from teraio.planner.step import demand
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -59,7 +58,7 @@ def relief(step: Step, gap: Interval, planned_bytes: int) -> Relief:
     """Return what using `gap` relieves if the step may use `planned_bytes`."""
     n_ops = len(step.ops)
     inside = np.arange(gap.after_op + 1, gap.needed_by_op) % n_ops
-    over = np.clip(demand(step)[inside] - planned_bytes, 0, step.tensors[gap.tensor].size)
+    over = np.clip(step.demand[inside] - planned_bytes, 0, step.tensors[gap.tensor].size)
     worst = int(over.argmax())
     most = int(over[worst])
     return Relief(int((over > 0).sum()), most, int(inside[worst]) if most else None)
@@ -87,7 +86,7 @@ def rank(problem: Problem) -> dict[Interval, int]:
 def _most_relieved(problem: Problem) -> list[int]:
     """Return `Relief.nbytes` of every interval that may be used, all at once."""
     step, intervals = problem.step, problem.intervals
-    over = demand(step) - problem.planned_bytes
+    over = step.demand - problem.planned_bytes
     sizes = np.array([step.tensors[i.tensor].size for i in intervals], dtype=np.int64)
     firsts = np.array([i.after_op + 1 for i in intervals], dtype=np.int64)
     ends = np.array([i.needed_by_op for i in intervals], dtype=np.int64)

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from teraio.planner.bandwidth import Channels, Taken, transfer_ns
-from teraio.planner.copies import families
 from teraio.planner.grid import Grid
 from teraio.planner.host_memory import HostMemory
 from teraio.planner.memory import Memory
 from teraio.planner.plan import HOST, SSD, Action, Offload, Prefetch
-from teraio.planner.step import demand
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -48,7 +46,7 @@ class Schedule:
     `slots` are the ns from each op's start to the next one's that channels may use. `first` and
     `end` have for each interval the first bin inside it and the one after the last. By tier,
     `read_ns` and `write_ns` have the ns that each transfer takes, and `first_used` the first
-    used position of each family, or `UNUSED`.
+    used position of each family, or `UNUSED`; `tiers` are in the order of preference.
     """
 
     def __init__(
@@ -56,14 +54,15 @@ class Schedule:
     ) -> None:
         step = problem.step
         self.problem = problem
+        self.tiers = problem.all_tiers
         self.grid = grid or Grid.of(problem)
         self.memory = Memory(
-            self.grid.most(demand(step)), problem.planned_bytes, self.grid.totals(step.slots)
+            self.grid.most(step.demand), problem.planned_bytes, self.grid.totals(step.slots)
         )
         free = self.grid.totals(step.slots if slots is None else slots)
         self.channels = Channels(free, problem.hardware)
         self.placed: dict[int, Placement] = {}
-        self.families = families(step, problem.intervals)
+        self.places = problem.places
         self.ssd_written_bytes = 0
         self.first, self.end = self.grid.windows(problem)
         self._firsts: list[int] = self.first.tolist()
@@ -88,12 +87,6 @@ class Schedule:
         """The bins of a step."""
         return self.grid.n_bins
 
-    @property
-    def tiers(self) -> tuple[str, ...]:
-        """The tiers that some tensor may go to, in the order of preference."""
-        host = (HOST,) if self.problem.host_bytes else ()
-        return (SSD, *host) if self.problem.ssd else host
-
     def tiers_of(self, index: int) -> tuple[str, ...]:
         """Return the tiers that interval `index`'s tensor may go to, in order of preference."""
         return self._tiers[index]
@@ -108,11 +101,11 @@ class Schedule:
 
     def used(self, index: int, tier: str) -> list[int]:
         """Return the used positions, in order, of interval `index`'s family in the tier."""
-        return self._positions.setdefault((self.families[index].family, tier), [])
+        return self._positions.setdefault((self.places[index].family, tier), [])
 
     def needs_write(self, index: int, tier: str) -> bool:
         """Return whether the tier would have no current copy when interval `index` begins."""
-        place = self.families[index]
+        place = self.places[index]
         used = self.used(index, tier)
         return not place.clean and (not used or used[0] >= place.position)
 
@@ -140,7 +133,7 @@ class Schedule:
             out = self.channels.to_tier(tier).take_early(first, gone, ns)
         into = self.channels.to_gpu(tier).take_late(back + 1, end, self.read_ns[tier][index])
         self.placed[index] = Placement(tier, gone, back, write, out, into)
-        insort(self.used(index, tier), self.families[index].position)
+        insort(self.used(index, tier), self.places[index].position)
         self._note_first_used(index, tier)
         self.memory.add(gone, back + 1, -self.size(index))
         self._account_host(index)
@@ -148,7 +141,7 @@ class Schedule:
     def remove(self, index: int) -> None:
         """Do not use interval `index` after all; no other may depend on the copy it makes."""
         placement = self.placed.pop(index)
-        self.used(index, placement.tier).remove(self.families[index].position)
+        self.used(index, placement.tier).remove(self.places[index].position)
         self._note_first_used(index, placement.tier)
         if placement.out is not None:
             self._count_write(index, placement.tier, -1)
@@ -199,11 +192,11 @@ class Schedule:
 
     def _note_first_used(self, index: int, tier: str) -> None:
         used = self.used(index, tier)
-        self.first_used[tier][self.families[index].family] = used[0] if used else UNUSED
+        self.first_used[tier][self.places[index].family] = used[0] if used else UNUSED
 
     def _later(self, index: int, tier: str) -> list[int]:
         """Return the used intervals that follow `index` in its family, in the same tier."""
-        place, used = self.families[index], self.used(index, tier)
+        place, used = self.places[index], self.used(index, tier)
         return [place.members[p] for p in used[bisect_right(used, place.position) :]]
 
     def _become_drops(self, index: int, tier: str) -> None:
@@ -248,5 +241,5 @@ class Schedule:
         return index in self.placed and self.placed[index].tier == tier
 
     def _drops_to_host(self, index: int, extra: int | None) -> bool:
-        place = self.families[index]
+        place = self.places[index]
         return not self.needs_write(index, HOST) or extra in place.members[: place.position]

@@ -114,6 +114,23 @@ class Step:
         """The ns from each op's start to the next one's; the last op's next is op 0."""
         return np.diff(self.starts, append=self.period_ns + self.starts[0])
 
+    @cached_property
+    def demand(self) -> NDArray[np.int64]:
+        """The bytes each op needs with every tensor resident, workspace included."""
+        n_ops = len(self.ops)
+        change = np.zeros(n_ops + 1, dtype=np.int64)
+        births = np.array([t.alloc_op or 0 for t in self.tensors], dtype=np.int64)
+        deaths = np.array(
+            [n_ops if t.free_op is None else t.free_op + 1 for t in self.tensors], dtype=np.int64
+        )
+        sizes = np.array([t.size for t in self.tensors], dtype=np.int64)
+        np.add.at(change, births, sizes)
+        np.subtract.at(change, deaths, sizes)
+        workspace = np.array([op.workspace_bytes for op in self.ops], dtype=np.int64)
+        needed: NDArray[np.int64] = np.cumsum(change[:-1]) + workspace
+        needed.flags.writeable = False
+        return needed
+
 
 class Interval(NamedTuple):
     """An idle interval: `tensor` (an index into `Step.tensors`) is used by `after_op` and next
@@ -127,24 +144,9 @@ class Interval(NamedTuple):
     needed_by_op: int
 
 
-def demand(step: Step) -> NDArray[np.int64]:
-    """Return the bytes each op needs with every tensor resident, workspace included."""
-    n_ops = len(step.ops)
-    change = np.zeros(n_ops + 1, dtype=np.int64)
-    births = np.array([t.alloc_op or 0 for t in step.tensors], dtype=np.int64)
-    deaths = np.array(
-        [n_ops if t.free_op is None else t.free_op + 1 for t in step.tensors], dtype=np.int64
-    )
-    sizes = np.array([t.size for t in step.tensors], dtype=np.int64)
-    np.add.at(change, births, sizes)
-    np.subtract.at(change, deaths, sizes)
-    workspace = np.array([op.workspace_bytes for op in step.ops], dtype=np.int64)
-    return np.cumsum(change[:-1]) + workspace
-
-
 def peak(step: Step) -> int:
     """Return the most bytes the step needs at one op with every tensor resident."""
-    return int(demand(step).max())
+    return int(step.demand.max())
 
 
 def idle_intervals(step: Step, min_tensor_bytes: int) -> list[Interval]:

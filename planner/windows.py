@@ -21,7 +21,6 @@ import numpy as np
 from teraio.planner.minimum import absent_bytes
 from teraio.planner.plan import Offload, Prefetch
 from teraio.planner.problem import CannotFitError
-from teraio.planner.step import demand
 from teraio.planner.tiers import place_copies
 from teraio.planner.units import format_bytes
 
@@ -53,7 +52,7 @@ def fit_windows(problem: Problem, chosen: Sequence[Chosen]) -> tuple[Action, ...
 
 def _require_fit(problem: Problem, placed: Sequence[Placed]) -> None:
     step = problem.step
-    needed = demand(step)
+    needed = step.demand
     if placed:
         needed = needed - absent_bytes(step, [move.interval for move in placed])
     op = int(np.argmax(needed))
@@ -130,7 +129,7 @@ class _Sweep:
     def __init__(self, problem: Problem, placed: Sequence[Placed]) -> None:
         step = problem.step
         self.n_ops = len(step.ops)
-        self.over: list[int] = (demand(step) - problem.planned_bytes).tolist()
+        self.over: list[int] = (step.demand - problem.planned_bytes).tolist()
         self.moves = [
             _Move(index, p, step.tensors[p.interval.tensor].size, self.n_ops)
             for index, p in enumerate(placed)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from teraio.planner.step import covers, demand, idle_intervals, idle_ns, load_step
+from teraio.planner.step import covers, idle_intervals, idle_ns, load_step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -19,7 +19,7 @@ def summarise_trace(trace: Trace, top: int) -> dict[str, Any]:
     """Return the summary that `teraio inspect --json` prints, with the `top` largest tensors."""
     step = load_step(trace)
     info = trace.info
-    needed = demand(step)
+    needed = step.demand
     peak_op = int(needed.argmax())
     return {
         "file": "trace",

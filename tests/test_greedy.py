@@ -17,7 +17,7 @@ from teraio.planner.problem import Problem
 from teraio.planner.schedule import Schedule
 from teraio.planner.simulate import simulate_actions
 from teraio.planner.slack import relax
-from teraio.planner.step import demand, idle_intervals, load_step, peak
+from teraio.planner.step import idle_intervals, load_step, peak
 from teraio.planner.timing import Timeline, retime
 
 MS = 1_000_000
@@ -175,7 +175,7 @@ def test_the_books_balance(trace, channels, share, host_bytes, ops_in_a_bin):
     problem = problem_of(trace, share=share, host_bytes=host_bytes, channels=channels)
     schedule = placed(problem, ops_in_a_bin)
     grid = schedule.grid
-    over = demand(problem.step) - problem.planned_bytes
+    over = problem.step.demand - problem.planned_bytes
     n_ops, n_bins = grid.n_ops, grid.n_bins
     expected = grid.most(over)
     for index, placement in schedule.placed.items():

@@ -5,7 +5,7 @@ from problems import problem_of
 from traces import MIB, hardware, traces
 
 from teraio.planner.policies.ledger import Ledger
-from teraio.planner.step import demand, load_step, peak
+from teraio.planner.step import load_step, peak
 
 
 @settings(max_examples=60, deadline=None)
@@ -29,7 +29,7 @@ def test_one_interval_and_all_at_once_say_the_same(trace, channels, host_bytes, 
         if window.gone < window.start:
             ledger.place(row, window)
     ledger.prefetch_earlier()
-    over = demand(ledger.problem.step) - memory
+    over = ledger.problem.step.demand - memory
     for row, window in ledger.placed.items():
         assert ledger.first[row] <= window.gone < window.start <= ledger.end[row]
         for position in range(window.gone, window.start):

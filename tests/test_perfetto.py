@@ -14,7 +14,7 @@ from teraio.planner.perfetto import trace_events
 from teraio.planner.plan import SSD, Hardware, HostLink, Offload, Plan, Ssd
 from teraio.planner.problem import Answer, Problem
 from teraio.planner.simulate import simulate
-from teraio.planner.step import Step, demand, idle_intervals, load_step, peak
+from teraio.planner.step import Step, idle_intervals, load_step, peak
 from teraio.planner.tiers import Chosen
 from teraio.planner.windows import fit_windows
 from teraio.profiler.trace import Trace
@@ -62,7 +62,7 @@ def test_a_step_alone() -> None:
     assert [_ns(event["ts"]) for event in ops] == [op.start_ns for op in step.ops]
     assert {event["cat"] for event in ops} == {op.phase for op in step.ops}
     counted = [event["args"]["bytes"] for event in _of(events, "C")]
-    assert counted == demand(step).tolist()
+    assert counted == step.demand.tolist()
     assert {event["ph"] for event in events} == {"M", "X", "C"}
     assert json.loads(json.dumps(events)) == events
 

@@ -10,7 +10,7 @@ from teraio.planner.controls import problem_of
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.plan import Budget, Controls
 from teraio.planner.relief import Cost, costs, rank, relief
-from teraio.planner.step import Interval, demand, load_step, peak
+from teraio.planner.step import Interval, load_step, peak
 
 
 def problem_for(trace, memory_bytes, *, host_bytes=0, channels=ASSUMED, **rules):
@@ -22,7 +22,7 @@ def problem_for(trace, memory_bytes, *, host_bytes=0, channels=ASSUMED, **rules)
 def by_hand(problem, interval):
     """Return how many ops inside are over, and the bytes taken from each of them."""
     step, n_ops = problem.step, len(problem.step.ops)
-    needed = demand(step).tolist()
+    needed = step.demand.tolist()
     taken = {}
     for position in range(interval.after_op + 1, interval.needed_by_op):
         over = needed[position % n_ops] - problem.planned_bytes

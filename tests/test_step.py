@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from traces import MIB, T, make_trace, traces, training_trace
 
-from teraio.planner.step import Interval, Use, demand, idle_intervals, load_step, peak
+from teraio.planner.step import Interval, Use, idle_intervals, load_step, peak
 from teraio.profiler.errors import BadInputError
 from teraio.profiler.trace import Trace
 
@@ -65,7 +65,7 @@ def test_demand_of_every_kind_of_life():
             workspace={3: 100},
         )
     )
-    assert demand(step).tolist() == [512 + 2048, 512 + 1024, 512 + 1024, 512 + 4096 + 512]
+    assert step.demand.tolist() == [512 + 2048, 512 + 1024, 512 + 1024, 512 + 4096 + 512]
     assert peak(step) == 5120
 
 
@@ -138,4 +138,4 @@ def test_demand_equals_a_count_by_hand(trace):
         )
         for k in range(len(step.ops))
     ]
-    assert np.array_equal(demand(step), by_hand)
+    assert np.array_equal(step.demand, by_hand)

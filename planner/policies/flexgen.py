@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from teraio.planner.bandwidth import transfer_ns
-from teraio.planner.copies import families
 from teraio.planner.minimum import absent_bytes
 from teraio.planner.plan import HOST, SSD
 from teraio.planner.policies.in_order import issues_in_order
 from teraio.planner.problem import Answer, CannotFitError
 from teraio.planner.solver import Model, solve
-from teraio.planner.step import demand
 from teraio.planner.tiers import Chosen
 from teraio.planner.windows import fit_windows
 
@@ -97,10 +95,10 @@ def _classes(problem: Problem) -> _Classes:
         kind = step.tensors[intervals[k].tensor].kind
         members[kind if kind in members else "other"].append(k)
     groups = tuple(tuple(members[name]) for name in _CLASSES)
-    lacking = demand(step) - problem.planned_bytes
+    lacking = step.demand - problem.planned_bytes
     ops = np.flatnonzero(lacking > 0)
     away = [absent_bytes(step, [intervals[k] for k in group])[ops] for group in groups]
-    places = families(step, intervals)
+    places = problem.places
     writers = [
         [k for k in group if places[k].position == 0 and not places[k].clean] for group in groups
     ]
@@ -207,7 +205,7 @@ def _relieved(problem: Problem, classes: _Classes, tiers: Mapping[int, str]) -> 
     """Return the bytes away at each op of the program's rows."""
     if not tiers:
         return np.zeros(len(classes.lacking))
-    ops = np.flatnonzero(demand(problem.step) > problem.planned_bytes)
+    ops = np.flatnonzero(problem.step.demand > problem.planned_bytes)
     away = absent_bytes(problem.step, [problem.intervals[k] for k in tiers])
     return away[ops].astype(np.float64)
 

@@ -13,7 +13,6 @@ import numpy as np
 from teraio.planner.bandwidth import Channels, add_cyclic, transfer_ns
 from teraio.planner.memory import Memory
 from teraio.planner.plan import HOST, SSD
-from teraio.planner.step import demand
 from teraio.planner.tiers import Chosen
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class Ledger:
         self.problem = problem
         self.n_ops = len(step.ops)
         self.batch = max(1, len(intervals) // ROUNDS)
-        self.memory = Memory(demand(step), problem.planned_bytes, step.slots)
+        self.memory = Memory(step.demand, problem.planned_bytes, step.slots)
         self.channels = Channels(step.slots)
         self.placed: dict[int, Window] = {}
         tensors = [step.tensors[interval.tensor] for interval in intervals]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from teraio.planner.plan import HOST, Offload
 from teraio.planner.problem import Answer
-from teraio.planner.step import demand
 from teraio.planner.tiers import Chosen
 from teraio.planner.windows import fit_windows
 
@@ -39,7 +38,7 @@ def lru(problem: Problem) -> Answer:
 
     Raises CannotFitError if the step does not fit with all victims away.
     """
-    over = (demand(problem.step) - problem.planned_bytes).tolist()
+    over = (problem.step.demand - problem.planned_bytes).tolist()
     evicted = evicted_on_demand(problem, over, range(len(problem.intervals)))
     actions = fit_windows(problem, [Chosen(k, on_demand_tier(problem, k)) for k in evicted])
     return Answer(_just_in_time(problem, actions))

@@ -14,7 +14,6 @@ from teraio.planner.bandwidth import transfer_ns
 from teraio.planner.plan import SSD
 from teraio.planner.policies.in_order import issues_in_order
 from teraio.planner.problem import Answer, CannotFitError
-from teraio.planner.step import demand
 from teraio.planner.tiers import Chosen
 from teraio.planner.timing import Timeline
 from teraio.planner.windows import fit_windows
@@ -50,7 +49,7 @@ def ssdtrain(problem: Problem) -> Answer:
 def _waiting(problem: Problem) -> list[int]:
     """Return the intervals of activations from the forward pass on that cover an excess."""
     ops, tensors = problem.step.ops, problem.step.tensors
-    over = demand(problem.step) > problem.planned_bytes
+    over = problem.step.demand > problem.planned_bytes
     before = np.concatenate([[0], np.cumsum(over)])
     return [
         k
