@@ -20,14 +20,11 @@ from teraio.planner.plan import (
     Budget,
     Controls,
     Hardware,
-    Offload,
     Plan,
     PlannedTensor,
     Prediction,
-    Prefetch,
     Program,
     TraceRef,
-    Traffic,
 )
 from teraio.planner.plan import Policy as PolicyRecord
 from teraio.planner.policies import AUTO, POLICIES, policy_named
@@ -35,6 +32,7 @@ from teraio.planner.problem import Answer, CannotFitError, Policy, Problem
 from teraio.planner.reach import answer_that_fits, least_found
 from teraio.planner.simulate import simulate_actions
 from teraio.planner.step import Step, load_step, peak
+from teraio.planner.usage import traffic
 from teraio.profiler.errors import BadInputError, InfeasibleError, UsageError
 from teraio.profiler.trace import GRANULE
 
@@ -227,23 +225,13 @@ def _prediction(problem: Problem, answer: Answer, bound_ns: int | None) -> Predi
     known = [ns for ns in (bound_ns, answer.bound_ns) if ns is not None]
     if not known:
         known = [lower_bound_ns(problem, known_ns=simulation.step_ns)]
+    moved = traffic(problem.step, actions)
     return Prediction(
         ideal_ns=simulation.ideal_ns,
         step_ns=simulation.step_ns,
         stall_ns=simulation.stall_ns,
         lower_bound_ns=min(max(known), simulation.step_ns),
         peak_bytes=planned_peak(problem.step, actions),
-        ssd=_traffic(problem.step, actions, SSD),
-        host=_traffic(problem.step, actions, HOST),
-    )
-
-
-def _traffic(step: Step, actions: tuple[Action, ...], tier: str) -> Traffic:
-    nbytes = {tensor.id: tensor.nbytes for tensor in step.tensors}
-    offloads = [a for a in actions if isinstance(a, Offload) and a.to == tier]
-    prefetches = [a for a in actions if isinstance(a, Prefetch) and a.source == tier]
-    return Traffic(
-        to_tier_bytes=sum(nbytes[a.tensor] for a in offloads if a.write),
-        to_gpu_bytes=sum(nbytes[a.tensor] for a in prefetches),
-        dropped_bytes=sum(nbytes[a.tensor] for a in offloads if not a.write),
+        ssd=moved[SSD],
+        host=moved[HOST],
     )
