@@ -15,7 +15,7 @@ from teraio.planner.simulate import simulate_actions
 from teraio.profiler.errors import SolverMissingError
 
 if TYPE_CHECKING:
-    from teraio.planner.problem import Answer, Policy, Problem
+    from teraio.planner.problem import Answer, Problem
 
 
 def auto(problem: Problem) -> Answer:
@@ -34,17 +34,14 @@ def auto(problem: Problem) -> Answer:
     for other, policy in others.items():
         if least_ns == problem.step.period_ns:
             break
-        answer = _answer(policy, problem)
-        if answer is not None and _step_ns(problem, answer) < least_ns:
-            name, best, least_ns = other, answer, _step_ns(problem, answer)
+        try:
+            answer = policy(problem)
+        except (CannotFitError, SolverMissingError):
+            continue
+        step_ns = _step_ns(problem, answer)
+        if step_ns < least_ns:
+            name, best, least_ns = other, answer, step_ns
     return replace(best, policy=name)
-
-
-def _answer(policy: Policy, problem: Problem) -> Answer | None:
-    try:
-        return policy(problem)
-    except (CannotFitError, SolverMissingError):
-        return None
 
 
 def _step_ns(problem: Problem, answer: Answer) -> int:

@@ -59,7 +59,7 @@ def ilp(problem: Problem) -> Answer:
     started = time.perf_counter()
     known = auto(problem)
     if not solvers():
-        return replace(known, policy="", status=f"{NO_SOLVER}: the plan is that of greedy")
+        return replace(known, policy="", status=f"{NO_SOLVER}: the plan is that of {known.policy}")
     hunt = _Hunt(problem, known, started)
     if not hunt.done():
         hunt.round_programs()
