@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from problems import FAST, problem_of, tiers
-from traces import MIB, T, make_trace
+from traces import MIB, T, brief, inner, make_trace
 
 from teraio.planner.hardware import with_rates
 from teraio.planner.plan import Offload, Prefetch
@@ -11,14 +11,6 @@ from teraio.planner.policies.g10 import g10
 from teraio.planner.policies.teraio2025 import teraio2025
 
 A, B, C, D = 1, 2, 3, 4
-
-
-def inner(identity, mib, first, last):
-    return T(identity, mib * MIB, f"{first}w {last}r", alloc=first, free=last)
-
-
-def brief(identity, mib, op):
-    return T(identity, mib * MIB, f"{op}w", alloc=op, free=op)
 
 
 def test_the_area_counts_where_teraio_ranks_by_time():

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from problems import FAST, offloads, prefetches, problem_of, tiers
-from traces import MIB, T, make_trace
+from traces import MIB, T, brief, inner, make_trace
 
 from teraio.planner.hardware import with_rates
 from teraio.planner.plan import Offload, Prefetch
@@ -13,14 +13,6 @@ from teraio.planner.policies.teraio2025 import teraio2025
 from teraio.planner.problem import CannotFitError
 
 A, B, C, D = 1, 2, 3, 4
-
-
-def inner(identity, mib, first, last):
-    return T(identity, mib * MIB, f"{first}w {last}r", alloc=first, free=last)
-
-
-def brief(identity, mib, op):
-    return T(identity, mib * MIB, f"{op}w", alloc=op, free=op)
 
 
 def test_the_benefit_is_not_clipped_to_the_excess():

@@ -30,6 +30,16 @@ class T:
     name: str = ""
 
 
+def inner(identity: int, mib: int, first: int, last: int) -> T:
+    """A tensor that op `first` makes and op `last` reads and frees."""
+    return T(identity, mib * MIB, f"{first}w {last}r", alloc=first, free=last)
+
+
+def brief(identity: int, mib: int, op: int) -> T:
+    """A tensor that is alive in one op."""
+    return T(identity, mib * MIB, f"{op}w", alloc=op, free=op)
+
+
 def make_trace(
     n_ops: int,
     tensors: list[T],
