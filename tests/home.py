@@ -70,7 +70,14 @@ class Home:
         assert made.trace is not None
         return made.trace
 
-    def plan(self, trace: Trace, share: float = 0.5, *, host_bytes: int = 0) -> Plan:
+    def plan(
+        self,
+        trace: Trace,
+        share: float = 0.5,
+        *,
+        host_bytes: int = 0,
+        never_ssd: tuple[str, ...] = (),
+    ) -> Plan:
         return make_plan(
             trace,
             sha256="0" * 64,
@@ -80,7 +87,7 @@ class Home:
             policy="greedy",
             bound_ns=1,
             or_minimum=True,
-            controls=Controls(min_tensor_bytes=1),
+            controls=Controls(min_tensor_bytes=1, never_ssd=never_ssd),
         )
 
     def run(self, plan: Plan, text: str, *, restore: bool = True, **options: Any) -> Done:
