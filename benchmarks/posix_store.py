@@ -30,10 +30,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from teraio.executor.bandwidth import MISALIGNMENT
-from teraio.executor.engine import WORKERS, Transfer, TransferEngine, TransferLabel
+from teraio.executor.engine import WORKERS, QueuedTransfer, TransferEngine
 from teraio.executor.stores.base import PIECE_BYTES
 from teraio.executor.stores.memory import aligned_memory
 from teraio.executor.stores.posix import PosixStore
+from teraio.executor.transfer import TransferLabel
 from teraio.planner.units import format_bytes
 
 if TYPE_CHECKING:
@@ -151,7 +152,7 @@ def store(
     sizes = [min(TENSOR_BYTES, nbytes - at) for at in range(0, nbytes, TENSOR_BYTES)]
     places = [(memory + at * TENSOR_BYTES, posix.allocate(size)) for at, size in enumerate(sizes)]
 
-    def run(move: Callable[..., Transfer]) -> float:
+    def run(move: Callable[..., QueuedTransfer]) -> float:
         began = time.perf_counter()
         transfers = [
             move(posix, extent, address, extent.nbytes, LABEL) for address, extent in places

@@ -12,18 +12,26 @@ from __future__ import annotations
 import statistics
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from importlib.util import find_spec
+from time import perf_counter_ns
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from teraio.executor.engine import Transfer, TransferEngine, TransferLabel
+from teraio.executor.engine import TransferEngine
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Store
 from teraio.executor.stores.host import HostStore
-from teraio.executor.stores.memory import aligned_memory
-from teraio.executor.stores.posix import PosixStore
+from teraio.executor.stores.memory import HostReach, aligned_memory
+from teraio.executor.stores.opening import StoreOptions, open_ssd
+from teraio.executor.transfer import Mover, Transfer, TransferLabel
+from teraio.planner.plan import HOST, SSD
 from teraio.planner.units import format_bytes, format_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
+
+    from teraio.executor.device import Device
+    from teraio.executor.stores.memory import Reach
 
 TOTAL_BYTES: Final = 256 << 20
 ROUNDS: Final = 3
@@ -46,24 +54,32 @@ class Rates:
 
 
 def measure(
-    folders: Sequence[Path], *, total_bytes: int = TOTAL_BYTES
+    folders: Sequence[Path], *, io: str = "auto", total_bytes: int = TOTAL_BYTES
 ) -> dict[str, dict[str, int | str]]:
     """Return the JSON object of a hardware file, from moving `total_bytes` each way and round.
 
-    Takes twice `total_bytes` in the folders and four times in memory. On a machine without a
-    GPU the host link is a copy in host memory. Raises StorageError if a folder cannot be used.
+    Takes twice `total_bytes` in the folders, as much in host memory, and as much on the device.
+    On a machine without a GPU the host link is a copy in host memory. Raises StorageError if a
+    folder cannot be used, or not in the way that `io` asks for.
     """
     with ExitStack() as stack:
-        ssd = PosixStore(folders, 2 * total_bytes + BLOCK_BYTES)
+        machine = _Machine(_gpu())
+        stack.callback(machine.close)
+        options = StoreOptions(folders, io)
+        room = 2 * total_bytes + BLOCK_BYTES
+        ssd = open_ssd(room, options, machine.reach, on_gpu=machine.has_gpu)
         stack.callback(ssd.close)
-        host = HostStore(2 * total_bytes)
+        host = HostStore(2 * total_bytes, reach=machine.reach)
         stack.callback(host.close)
-        address = stack.enter_context(aligned_memory(2 * total_bytes + MISALIGNMENT)) + MISALIGNMENT
-        engine = TransferEngine()
-        stack.callback(engine.close)
-        latency = _latency_ns(engine, ssd, address)
-        drives = _rates(engine, ssd, address, total_bytes)
-        link = _rates(engine, host, address, total_bytes)
+        memory = machine.memory(2 * total_bytes + MISALIGNMENT)
+        address = stack.enter_context(memory) + MISALIGNMENT
+        movers = machine.movers({SSD: ssd, HOST: host})
+        for mover in movers.values():
+            stack.callback(mover.close)
+        on_ssd = _Path(machine, movers[SSD], ssd, address)
+        latency = on_ssd.latency_ns()
+        drives = on_ssd.rates(total_bytes)
+        link = _Path(machine, movers[HOST], host, address).rates(total_bytes)
         names = ", ".join(str(folder) for folder in folders)
         amount = format_bytes(total_bytes)
         return {
@@ -75,9 +91,57 @@ def measure(
             "host_link": {"to_host_bytes_per_s": link.write, "to_gpu_bytes_per_s": link.read},
             "source": {
                 "ssd": f"measured: {names}, {ssd.io_path}, {amount}, {_alone(drives)}",
-                "host_link": f"measured: host memory copy, no GPU, {amount}, {_alone(link)}",
+                "host_link": f"measured: {machine.link}, {amount}, {_alone(link)}",
             },
         }
+
+
+class _Machine:
+    """What is measured: the GPU's memory if there is one, else the CPU's."""
+
+    def __init__(self, gpu: Device | None) -> None:
+        self._gpu = gpu
+        self.has_gpu = gpu is not None
+        self.reach: Reach = HostReach() if gpu is None else gpu.reach
+        self.link = "host memory copy, no GPU" if gpu is None else "pinned host memory"
+
+    def memory(self, nbytes: int) -> AbstractContextManager[int]:
+        return aligned_memory(nbytes) if self._gpu is None else self._gpu.lend_memory(nbytes)
+
+    def movers(self, stores: Mapping[str, Store]) -> Mapping[str, Mover]:
+        if self._gpu is None:
+            return dict.fromkeys(stores, TransferEngine())
+        return self._gpu.movers(stores, timed=True)
+
+    def finish(self, transfers: Sequence[Transfer]) -> None:
+        """Block until all are over, on the device too."""
+        for transfer in transfers:
+            transfer.wait()
+        moment = None if self._gpu is None else self._gpu.now()
+        if moment is not None:
+            moment.wait()
+
+    def close(self) -> None:
+        if self._gpu is not None:
+            self._gpu.close()
+
+
+def _gpu() -> Device | None:
+    """Return the GPU if torch is here and has one."""
+    if find_spec("torch") is None:
+        return None
+    from teraio.executor.device import open_device
+
+    device = open_device()
+    return device if device.runs_ahead else None
+
+
+class _Timed(Transfer, Protocol):
+    """A transfer that knows when it was asked for and when it ended, in the host's ns."""
+
+    nbytes: int
+    queued_ns: int
+    ended_ns: int
 
 
 def _alone(rates: Rates) -> str:
@@ -85,41 +149,59 @@ def _alone(rates: Rates) -> str:
     return f"both directions at once (alone: read {read}, write {write})"
 
 
-def _latency_ns(engine: TransferEngine, store: Store, address: int) -> int:
-    """Return the median time of one small read, from its request to its end."""
-    extent = store.allocate(BLOCK_BYTES)
-    engine.write(store, extent, address, BLOCK_BYTES, _LABEL).wait()
-    times = []
-    for _ in range(LATENCY_READS):
-        read = engine.read(store, extent, address, BLOCK_BYTES, _LABEL, urgent=True)
-        read.wait()
-        times.append(read.ended_ns - read.queued_ns)
-    return round(statistics.median(times))
+@dataclass(frozen=True)
+class _Path:
+    """One store, and the memory at `address` that moves there and back."""
 
+    machine: _Machine
+    mover: Mover
+    store: Store
+    address: int
 
-def _rates(engine: TransferEngine, store: Store, address: int, nbytes: int) -> Rates:
-    moves = [_Moves(engine, store, address + half * nbytes, nbytes) for half in (0, 1)]
-    there, back = moves
-    for half in moves:  # a drive's first write to new blocks is slower than any later one
-        _rate(half.write())
-    rounds = [_one_round(there, back) for _ in range(ROUNDS)]
-    return Rates(*(round(statistics.median(column)) for column in zip(*rounds, strict=True)))
+    def latency_ns(self) -> int:
+        """Return the median time of one small read, from its request to its end."""
+        extent = self.store.allocate(BLOCK_BYTES)
+        write = self.mover.write(self.store, extent, self.address, BLOCK_BYTES, _LABEL)
+        self.machine.finish([write])
+        times = []
+        for _ in range(LATENCY_READS):
+            began_ns = perf_counter_ns()
+            read = self.mover.read(
+                self.store, extent, self.address, BLOCK_BYTES, _LABEL, urgent=True
+            )
+            self.machine.finish([read])
+            times.append(perf_counter_ns() - began_ns)
+        return round(statistics.median(times))
 
+    def rates(self, nbytes: int) -> Rates:
+        """Return the medians over a few rounds of `nbytes` each way."""
+        moves = [_Moves(self, self.address + half * nbytes, nbytes) for half in (0, 1)]
+        there, back = moves
+        for half in moves:  # a drive's first write to new blocks is slower than any later one
+            self._rate(half.write())
+        rounds = [self._one_round(there, back) for _ in range(ROUNDS)]
+        return Rates(*(round(statistics.median(column)) for column in zip(*rounds, strict=True)))
 
-def _one_round(there: _Moves, back: _Moves) -> tuple[float, float, float, float]:
-    """Return bytes per second: write alone, read alone, write and read at once."""
-    write_alone = _rate(there.write())
-    read_alone = _rate(back.read())
-    writes, reads = there.write(), back.read()
-    return write_alone, read_alone, _rate(writes), _rate(reads)
+    def _one_round(self, there: _Moves, back: _Moves) -> tuple[float, float, float, float]:
+        """Return bytes per second: write alone, read alone, write and read at once."""
+        write_alone = self._rate(there.write())
+        read_alone = self._rate(back.read())
+        writes, reads = there.write(), back.read()
+        return write_alone, read_alone, self._rate(writes), self._rate(reads)
+
+    def _rate(self, transfers: Sequence[_Timed]) -> float:
+        """Wait for all and return their bytes per second."""
+        self.machine.finish(transfers)
+        nbytes = sum(transfer.nbytes for transfer in transfers)
+        end_ns = max(transfer.ended_ns for transfer in transfers)
+        return nbytes * 1e9 / (end_ns - transfers[0].queued_ns)
 
 
 @dataclass
 class _Moves:
     """Transfers of `nbytes` at `address`, one piece each, to extents of their own and back."""
 
-    engine: TransferEngine
-    store: Store
+    path: _Path
     address: int
     nbytes: int
 
@@ -127,21 +209,14 @@ class _Moves:
         self._places: list[tuple[int, Extent]] = []
         for start in range(0, self.nbytes, PIECE_BYTES):
             size = min(PIECE_BYTES, self.nbytes - start)
-            self._places.append((self.address + start, self.store.allocate(size)))
+            self._places.append((self.address + start, self.path.store.allocate(size)))
 
-    def write(self) -> list[Transfer]:
-        move = self.engine.write
-        return [move(self.store, e, address, e.nbytes, _LABEL) for address, e in self._places]
+    def write(self) -> list[_Timed]:
+        return self._each(self.path.mover.write)
 
-    def read(self) -> list[Transfer]:
-        move = self.engine.read
-        return [move(self.store, e, address, e.nbytes, _LABEL) for address, e in self._places]
+    def read(self) -> list[_Timed]:
+        return self._each(self.path.mover.read)
 
-
-def _rate(transfers: list[Transfer]) -> float:
-    """Wait for all and return their bytes per second."""
-    for transfer in transfers:
-        transfer.wait()
-    nbytes = sum(transfer.nbytes for transfer in transfers)
-    end_ns = max(transfer.ended_ns for transfer in transfers)
-    return nbytes * 1e9 / (end_ns - transfers[0].queued_ns)
+    def _each(self, move: Callable[..., Any]) -> list[_Timed]:
+        store = self.path.store
+        return [move(store, e, address, e.nbytes, _LABEL) for address, e in self._places]

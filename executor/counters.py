@@ -22,6 +22,7 @@ class Counters:
     peak_bytes: int = 0
     peak_by_step: list[int] = field(default_factory=list)
     over_budget_ops: int = 0
+    out_of_memory: int = 0
     planned_actions: int = 0
     executed_actions: int = 0
     unplanned_fetches: int = 0

@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece, Store
+from teraio.executor.transfer import Moment, TransferLabel
 from teraio.profiler.errors import StorageError
 
 if TYPE_CHECKING:
@@ -27,21 +27,7 @@ IN_FLIGHT_BYTES: Final = 16 * PIECE_BYTES
 staging memory."""
 
 
-@dataclass(frozen=True)
-class TransferLabel:
-    """What a transfer is for, to be named in its error: the tensor, the step and the op."""
-
-    tensor: int
-    name: str
-    step: int
-    op: int
-
-    def __str__(self) -> str:
-        name = f" `{self.name}`" if self.name else ""
-        return f"tensor {self.tensor}{name}, step {self.step}, op {self.op}"
-
-
-class Transfer:
+class QueuedTransfer:
     """One tensor on its way. Times are `time.perf_counter_ns()`; 0 until they happen."""
 
     def __init__(
@@ -52,10 +38,12 @@ class Transfer:
         label: TransferLabel,
         *,
         urgent: bool,
+        after: Moment | None,
     ) -> None:
         self.nbytes = sum(piece.nbytes for piece in pieces)
         self.label = label
         self.urgent = urgent
+        self.after = after
         self.error: StorageError | None = None
         self.cancelled = False
         self.queued_ns = time.perf_counter_ns()
@@ -127,19 +115,27 @@ class TransferEngine:
         self._writes = _Lane("write", writers, in_flight_bytes)
 
     def write(
-        self, store: Store, extent: Extent, address: int, nbytes: int, label: TransferLabel
-    ) -> Transfer:
+        self,
+        store: Store,
+        extent: Extent,
+        address: int,
+        nbytes: int,
+        label: TransferLabel,
+        *,
+        after: Moment | None = None,
+    ) -> QueuedTransfer:
         """Start to write the `nbytes` bytes at `address` to an extent of that size.
 
         Raises StorageError if the sizes differ or the engine is closed; what goes wrong later
-        is raised by `Transfer.wait`.
+        is raised by `QueuedTransfer.wait`.
         """
         _require_size(extent, nbytes, label)
 
         def move(piece: Piece) -> int:
             return store.write_piece(extent, piece, address)
 
-        transfer = Transfer(self._writes, store.pieces(extent), move, label, urgent=False)
+        pieces = store.pieces(extent)
+        transfer = QueuedTransfer(self._writes, pieces, move, label, urgent=False, after=after)
         return self._writes.submit(transfer)
 
     def read(
@@ -151,7 +147,8 @@ class TransferEngine:
         label: TransferLabel,
         *,
         urgent: bool = False,
-    ) -> Transfer:
+        after: Moment | None = None,
+    ) -> QueuedTransfer:
         """Start to read an extent of `nbytes` bytes into the memory at `address`.
 
         Raises as `write` does.
@@ -161,7 +158,8 @@ class TransferEngine:
         def move(piece: Piece) -> int:
             return store.read_piece(extent, piece, address)
 
-        transfer = Transfer(self._reads, store.pieces(extent), move, label, urgent=urgent)
+        pieces = store.pieces(extent)
+        transfer = QueuedTransfer(self._reads, pieces, move, label, urgent=urgent, after=after)
         return self._reads.submit(transfer)
 
     def close(self) -> None:
@@ -178,8 +176,8 @@ class _Lane:
         self._limit = in_flight_bytes
         self._in_flight = 0
         self._closing = False
-        self._urgent: deque[Transfer] = deque()
-        self._normal: deque[Transfer] = deque()
+        self._urgent: deque[QueuedTransfer] = deque()
+        self._normal: deque[QueuedTransfer] = deque()
         self._changed = threading.Condition()
         self._threads = [
             threading.Thread(target=self._work, name=f"teraio-{verb}-{number}", daemon=True)
@@ -188,7 +186,7 @@ class _Lane:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, transfer: Transfer) -> Transfer:
+    def submit(self, transfer: QueuedTransfer) -> QueuedTransfer:
         with self._changed:
             if self._closing:
                 msg = f"cannot {self._verb}: the transfer engine is closed; {transfer.label}"
@@ -200,14 +198,14 @@ class _Lane:
                 transfer._end_if_over()
         return transfer
 
-    def promote(self, transfer: Transfer) -> None:
+    def promote(self, transfer: QueuedTransfer) -> None:
         with self._changed:
             if not transfer.urgent and transfer in self._normal:
                 self._normal.remove(transfer)
                 self._urgent.append(transfer)
             transfer.urgent = True
 
-    def cancel(self, transfer: Transfer) -> bool:
+    def cancel(self, transfer: QueuedTransfer) -> bool:
         with self._changed:
             if transfer.started_ns or transfer not in self._queue_of(transfer):
                 return False
@@ -226,7 +224,7 @@ class _Lane:
         for thread in self._threads:
             thread.join()
 
-    def _queue_of(self, transfer: Transfer) -> deque[Transfer]:
+    def _queue_of(self, transfer: QueuedTransfer) -> deque[QueuedTransfer]:
         return self._urgent if transfer.urgent else self._normal
 
     def _work(self) -> None:
@@ -248,7 +246,7 @@ class _Lane:
             self._changed.notify_all()
         return True
 
-    def _claim(self) -> tuple[Transfer, Piece] | None:
+    def _claim(self) -> tuple[QueuedTransfer, Piece] | None:
         with self._changed:
             while True:
                 queue = self._urgent or self._normal
@@ -268,9 +266,11 @@ class _Lane:
         return not self._in_flight or self._in_flight + piece.nbytes <= self._limit
 
 
-def _attempt(verb: str, transfer: Transfer, piece: Piece) -> StorageError | None:
+def _attempt(verb: str, transfer: QueuedTransfer, piece: Piece) -> StorageError | None:
     """Move a piece; whatever goes wrong becomes the transfer's error, never the thread's end."""
     try:
+        if transfer.after is not None:
+            transfer.after.wait()
         moved = transfer._move(piece)
     except StorageError as error:
         return _labelled(str(error), transfer.label, error.hint)

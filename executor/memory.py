@@ -10,7 +10,6 @@ import ctypes
 from typing import Any, Final, Protocol
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from teraio.profiler.storages import size_of
 
@@ -32,8 +31,13 @@ class Memory(Protocol):
     def release(self, storage: torch.UntypedStorage, reason: str) -> None:
         """Free a storage's bytes; a stray read raises an error that gives `reason`, if it can."""
 
+    def buffer_for(
+        self, storage: torch.UntypedStorage | None, nbytes: int, device: torch.device
+    ) -> torch.UntypedStorage:
+        """Return fresh memory into which to read the bytes of a released storage."""
+
     def attach(self, storage: torch.UntypedStorage, buffer: torch.UntypedStorage) -> None:
-        """Make a released storage own the bytes of another of the same size."""
+        """Make a released storage own the bytes of its buffer."""
 
 
 def address_of(storage: torch.UntypedStorage) -> int:
@@ -79,6 +83,12 @@ class SwapMemory:
         if self._poison is not None:
             self._poison(storage._cdata, reason)
 
+    def buffer_for(
+        self, storage: torch.UntypedStorage | None, nbytes: int, device: torch.device
+    ) -> torch.UntypedStorage:
+        """Return a storage of its own: until it is full, the stand-in stays."""
+        return new_buffer(nbytes, device)
+
     def attach(self, storage: torch.UntypedStorage, buffer: torch.UntypedStorage) -> None:
         """Swap the buffer's bytes in."""
         if self._heal is not None:
@@ -106,11 +116,17 @@ class ResizeMemory:
         """Resize to 0 bytes."""
         _BASE.resize_(storage, 0)
 
+    def buffer_for(
+        self, storage: torch.UntypedStorage | None, nbytes: int, device: torch.device
+    ) -> torch.UntypedStorage:
+        """Resize back and return the storage itself; nobody may use it until it is full."""
+        if storage is None:
+            return new_buffer(nbytes, device)
+        _BASE.resize_(storage, nbytes)
+        return storage
+
     def attach(self, storage: torch.UntypedStorage, buffer: torch.UntypedStorage) -> None:
-        """Resize back and copy the buffer in."""
-        _BASE.resize_(storage, size_of(buffer))
-        with _disable_current_modes():  # it is an operator, and none of the program's
-            _BASE.copy_(storage, buffer)
+        """Do nothing: the buffer is the storage."""
 
 
 def memory_for(device: torch.device) -> Memory:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from teraio.executor.engine import Transfer
 from teraio.executor.states import State, require_move
 from teraio.executor.stores.base import Extent, Store
+from teraio.executor.transfer import Transfer
 from teraio.profiler.errors import StorageError
 from teraio.profiler.storages import Block, UntypedStorage
 from teraio.profiler.trace import rounded
 
 NEVER = -1
 FOREVER = 1 << 62
+SOME_TIME = (FOREVER, 0)
 
 
 class Page(Block):
@@ -19,12 +20,13 @@ class Page(Block):
     `size` is what it takes on the device. `dirty` is true while no tier holds its current
     bytes. Until step `pinned_until` is over it may not move, because the program knows its
     address. `held` keeps the memory alive while a write reads from it, `buffer` the memory that
-    a read fills. A copy in host memory is given up once it is read back, unless
-    `keeps_host_copy`: host memory has a budget too.
+    a read fills. `gone_by` is the (step, op) before which a write is planned to be over. A copy
+    in host memory is given up once it is read back, unless `keeps_host_copy`: host memory has a
+    budget too.
     """
 
-    __slots__ = ("buffer", "dirty", "due", "error", "extent", "held", "keeps_host_copy",
-                 "last_use", "name", "pinned_until", "size", "state", "store",
+    __slots__ = ("buffer", "dirty", "due", "error", "extent", "gone_by", "held",
+                 "keeps_host_copy", "last_use", "name", "pinned_until", "size", "state", "store",
                  "transfer")  # fmt: skip
 
     def __init__(self, storage: UntypedStorage, block_id: int) -> None:
@@ -33,6 +35,7 @@ class Page(Block):
         self.state = State.RESIDENT
         self.dirty = True
         self.due = False
+        self.gone_by = SOME_TIME
         self.keeps_host_copy = False
         self.name = ""
         self.last_use = NEVER

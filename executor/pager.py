@@ -13,11 +13,12 @@ from contextlib import suppress
 import torch
 
 from teraio.executor.counters import Counters, add
-from teraio.executor.engine import TransferEngine, TransferLabel
-from teraio.executor.memory import Memory, address_of, new_buffer
-from teraio.executor.page import FOREVER, Page
+from teraio.executor.device import Device
+from teraio.executor.memory import address_of
+from teraio.executor.page import FOREVER, SOME_TIME, Page
 from teraio.executor.states import State
 from teraio.executor.stores.base import Extent, Store
+from teraio.executor.transfer import Mover, TransferLabel
 from teraio.planner.plan import HOST
 from teraio.profiler.errors import StorageError
 from teraio.profiler.storages import UntypedStorage, owned_by_torch, size_of
@@ -33,14 +34,14 @@ class Pager:
     def __init__(
         self,
         *,
-        memory: Memory,
+        device: Device,
         stores: Mapping[str, Store],
-        engine: TransferEngine,
-        device: torch.device,
+        movers: Mapping[str, Mover],
         budget_bytes: int,
         counters: Counters,
     ) -> None:
-        self.memory, self.stores, self.engine, self.device = memory, stores, engine, device
+        self.device, self.stores, self.movers = device, stores, movers
+        self.memory = device.memory
         self.budget_bytes = budget_bytes
         self.counters = counters
         self.accounted = 0
@@ -100,7 +101,11 @@ class Pager:
         movable = page.state is State.RESIDENT and page.nbytes > 0
         return movable and page.pinned_until < self.where[0]
 
-    def offload(self, page: Page, tier: str) -> None:
+    def has_size(self, page: Page) -> bool:
+        """Whether views may be made of a page's storage as it is."""
+        return page.holds_memory or self.memory.views_while_absent
+
+    def offload(self, page: Page, tier: str, gone_by: tuple[int, int] = SOME_TIME) -> None:
         """Begin to move a resident page to a tier, or drop it if the tier has its bytes."""
         store = self.stores[tier]
         self.resized(page)
@@ -114,19 +119,24 @@ class Pager:
             return
         store, extent = self._room(page, store)
         page.move_to(State.WRITING)
-        page.held = storage
-        page.transfer = self.engine.write(
-            store, extent, address_of(storage), page.nbytes, self._label(page)
+        page.held, page.gone_by = storage, gone_by
+        page.transfer = self.movers[store.tier].write(
+            store,
+            extent,
+            address_of(storage),
+            page.nbytes,
+            self._label(page),
+            after=self.device.now(),
         )
         self._writing.append(page)
 
     def poll(self) -> None:
         """Finish the transfers that are over."""
-        for page in [p for p in self._writing if p.transfer is not None and p.transfer.done]:
+        for page in _over(self._writing):
             self._finish_write(page, keep=False)
-        for page in [p for p in self._reading if p.transfer is not None and p.transfer.done]:
+        for page in _over(self._reading):
             self._finish_read(page)
-        for page in [p for p in self._orphans if p.transfer is not None and p.transfer.done]:
+        for page in _over(self._orphans):
             self._bury_orphan(page)
 
     @property
@@ -151,6 +161,22 @@ class Pager:
                 elif not self._evict_one(keep, self.accounted + needed - self.budget_bytes):
                     break
 
+    def relieve(self, nbytes: int, keep: Sequence[Page]) -> bool:
+        """Evict about `nbytes` bytes whatever the accounts say; return whether any were.
+
+        For when the allocator has no room although the budget has: its free memory lies apart.
+        """
+        before = self.accounted
+        with self.counters.stalled("memory"):
+            while self.accounted + nbytes > before:
+                if self._writing:
+                    self._finish_write(self._writing[0], keep=False)
+                elif not self._evict_one(keep, self.accounted + nbytes - before):
+                    break
+            self.device.give_back_cached()
+        self.counters.out_of_memory += 1
+        return self.accounted < before
+
     def _evict_one(self, keep: Sequence[Page], lacking: int) -> bool:
         kept = {page.id for page in keep}
         movable = [p for p in self.every_page() if p.id not in kept and self.can_move(p)]
@@ -171,10 +197,27 @@ class Pager:
         """Begin to bring an absent page back if it fits the budget; return whether it is coming."""
         if page.state is not State.ABSENT:
             return True
+        if self.accounted + page.size > self.budget_bytes and self.device.runs_ahead:
+            self._await_planned_writes(page.size)
         if self.accounted + page.size > self.budget_bytes:
             return False
-        self._start_read(page, urgent=False)
+        try:
+            self._start_read(page, urgent=False)
+        except torch.OutOfMemoryError:
+            return False
         return True
+
+    def _await_planned_writes(self, needed: int) -> None:
+        """Wait for writes that are planned to be over now, until `needed` bytes fit.
+
+        The host cannot see whether they will be when the device has come this far.
+        """
+        step, op = self.where
+        with self.counters.stalled("memory"):
+            for page in [p for p in self._writing if p.gone_by <= (step, op + 1)]:
+                if self.accounted + needed <= self.budget_bytes:
+                    return
+                self._finish_write(page, keep=False)
 
     def make_present(self, page: Page, keep: Sequence[Page]) -> None:
         """Have a page's bytes on the device, settled, when this returns.
@@ -195,7 +238,12 @@ class Pager:
         self.counters.unplanned_fetches += not page.due
         self.make_room(page.size, keep)
         with self.counters.stalled("late_prefetch" if page.due else "unplanned_fetch"):
-            self._start_read(page, urgent=True)
+            try:
+                self._start_read(page, urgent=True)
+            except torch.OutOfMemoryError:
+                if not self.relieve(page.size, keep):
+                    raise
+                self._start_read(page, urgent=True)
             self._finish_read(page)
 
     def _start_read(self, page: Page, *, urgent: bool) -> None:
@@ -203,11 +251,18 @@ class Pager:
         if store is None or extent is None:
             msg = f"storage {page.id} is absent and no tier holds it"
             raise StorageError(msg, hint="this is a fault in teraio; please report it")
-        page.buffer = new_buffer(page.nbytes, self.device)
+        torch_device = self.device.torch_device
+        page.buffer = self.memory.buffer_for(page.storage, page.nbytes, torch_device)
         page.move_to(State.READING)
         self.accounted += page.size
-        page.transfer = self.engine.read(
-            store, extent, address_of(page.buffer), page.nbytes, self._label(page), urgent=urgent
+        page.transfer = self.movers[store.tier].read(
+            store,
+            extent,
+            address_of(page.buffer),
+            page.nbytes,
+            self._label(page),
+            urgent=urgent,
+            after=self.device.now(),
         )
         self._reading.append(page)
 
@@ -222,6 +277,8 @@ class Pager:
             page.move_to(State.FAILED)
             page.error = _again(error)
             self.accounted -= page.size
+            if buffer is storage:
+                self.memory.release(storage, str(error))
             raise
         finally:
             if transfer.done:
@@ -318,6 +375,10 @@ class Pager:
                 self._start_read(page, urgent=True)
             if page.state is State.READING:
                 self._finish_read(page)
+
+
+def _over(pages: Sequence[Page]) -> list[Page]:
+    return [page for page in pages if page.transfer is not None and page.transfer.done]
 
 
 def _again(error: StorageError) -> StorageError:

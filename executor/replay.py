@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from teraio.executor.counters import Counters
 from teraio.executor.estimate import NewBytes
 from teraio.executor.page import FOREVER, NEVER, Page
-from teraio.executor.pager import Pager
+from teraio.executor.pager import SMALLEST_EVICTION, Pager
 from teraio.executor.schedule import Schedule
 from teraio.executor.states import State
 from teraio.planner.plan import Offload, Plan, Prefetch
@@ -61,11 +61,11 @@ class Replay:
             pager.poll()
         if self._following:
             self._compare(op)
-        view = op.operator.is_view and pager.memory.views_while_absent
+        needs_bytes = not op.operator.is_view
         met = sum(page.size for page in pages if page.last_use == NEVER)
         for page in pages:
             page.last_use = self._clock
-            if page.state is not State.RESIDENT and not view:
+            if page.state is not State.RESIDENT and (needs_bytes or not pager.has_size(page)):
                 pager.make_present(page, pages)
         for page, access in zip(pages, op.access, strict=True):
             if access & WRITE:
@@ -90,11 +90,15 @@ class Replay:
                 self._counters.planned_actions += 1
                 self._counters.executed_actions += self._start(action)
 
+    def out_of_memory(self, op: Op[Page]) -> bool:
+        """Make room for an op that found none; return whether it is worth another try."""
+        return self._pager.relieve(max(self._need, SMALLEST_EVICTION), op.blocks)
+
     def touch(self, block: Page, hold: Hold) -> None:
         """Have a storage on the device before memory is reached without an op."""
         self._bury()
         if hold is Hold.SIZE:
-            if not self._pager.memory.views_while_absent:  # it has no size either
+            if not self._pager.has_size(block):
                 self._pager.make_present(block, [block])
             return
         self._pager.make_present(block, [block])
@@ -183,7 +187,7 @@ class Replay:
             return False
         if isinstance(action, Offload):
             if self._pager.can_move(page):
-                self._pager.offload(page, action.to)
+                self._pager.offload(page, action.to, self._next(action.gone_by_op))
             return page.state in (State.WRITING, State.ABSENT)
         if page.state is State.WRITING:
             self._pager.make_present(page, [page])
@@ -192,6 +196,11 @@ class Replay:
             if not self._pager.prefetch(page):
                 self._deferred.append(page)
         return True
+
+    def _next(self, index: int) -> tuple[int, int]:
+        """Return the (step, op) of the next op `index`."""
+        step, now = self._pager.where
+        return step + (index <= now), index
 
     def _bury(self) -> None:
         for page, _ in self._table.take_dead():

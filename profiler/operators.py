@@ -49,7 +49,8 @@ class Operator:
     `is_list`: one of the `_foreach_*` family, which treats its lists entry by entry, so that
     they may be cut. `ignores_first`: its first argument only lends its shape, as in
     `zeros_like`. `writes_all`: nothing says what it writes. `sizes` are the positions of the
-    arguments that say how large its results are.
+    arguments that say how large its results are. `repeatable`: called again after a failure, it
+    does the same, as it writes nothing and draws no random numbers.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Operator:
     writes_all: bool = False
     written: frozenset[int | str] = frozenset()
     sizes: tuple[int, ...] = ()
+    repeatable: bool = False
 
 
 def describe(func: Any) -> Operator:
@@ -68,14 +70,16 @@ def describe(func: Any) -> Operator:
         return Operator(str(func), writes_all=True)
     written = _written(schema)
     short = schema.name.rpartition("::")[2]
+    trusted = schema.name.startswith(_TRUSTED)
     return Operator(
         name=str(func),
         is_view=not written and (schema.name in _METADATA or _is_view(func, schema)),
         is_list=schema.name.startswith("aten::_foreach_"),
         ignores_first=short.endswith("_like") or short.startswith("new_"),
-        writes_all=not schema.name.startswith(_TRUSTED),
+        writes_all=not trusted,
         written=written,
         sizes=tuple(i for i, a in enumerate(schema.arguments) if _is_size(schema.name, a)),
+        repeatable=trusted and not written and torch.Tag.nondeterministic_seeded not in func.tags,
     )
 
 

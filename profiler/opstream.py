@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any, Generic, Protocol, TypeVar
@@ -99,6 +99,8 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self.lock = threading.RLock()
         self.interruptions = Interruptions(self)
         self._touching = False
+        self.make_room: Callable[[Op[B]], bool] = lambda _: False
+        """Called when an op that may be called again found no memory on the device."""
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -194,13 +196,22 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             listener.before_op(op)
         out = None
         try:
-            out = func(*args, **kwargs)
+            out = self._call(op)
         finally:  # an op that raises has ended too
             op.left_ns = perf_counter_ns()
             self._find_results(op, out)
             for listener in self.listeners:
                 listener.after_op(op)
         return out
+
+    def _call(self, op: Op[B]) -> Any:
+        """Call the operator, again if it found no memory and `make_room` says that may help."""
+        while True:
+            try:
+                return op.func(*op.args, **op.kwargs)
+            except torch.OutOfMemoryError:
+                if not (op.operator.repeatable and self.make_room(op)):
+                    raise
 
     def _find_arguments(self, op: Op[B], args: Any, kwargs: dict[str, Any]) -> bool:
         """List the op's argument storages; return whether any tensor is on the tracked device."""

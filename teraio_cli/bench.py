@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from teraio_cli.option_types import IoPath, require_io
 from teraio_cli.outputs import STDIO, open_output, require_output, say, text_of
 
 
@@ -16,6 +17,7 @@ def bench(
     output: Annotated[
         str, typer.Option("-o", "--output", metavar="PATH", help="Where the result goes.")
     ] = STDIO,
+    io: IoPath = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
 ) -> None:
     """Measure what SSD folders and the host link give.
@@ -23,12 +25,13 @@ def bench(
     The result feeds `teraio plan --hardware`. It goes to stdout unless `-o` names a file.
     """
     require_output(output, force=force)
+    require_io(io)
     from teraio.executor.bandwidth import measure
     from teraio.planner.fields import Fields
     from teraio.planner.hardware import hardware_from
     from teraio.planner.units import format_rate
 
-    result = measure([Path(folder) for folder in folders])
+    result = measure([Path(folder) for folder in folders], io=io)
     hardware = hardware_from(Fields(result, "hardware", "the measurement", ""))
     say(f"ssd read   {format_rate(hardware.ssd.read_bytes_per_s)}")
     say(f"ssd write  {format_rate(hardware.ssd.write_bytes_per_s)}")

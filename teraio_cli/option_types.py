@@ -1,10 +1,12 @@
-"""The options that `plan`, `compare` and `sweep` share."""
+"""The options that several commands share."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
 import typer
+
+from teraio.profiler.errors import UsageError
 
 TraceFile = Annotated[str, typer.Argument(metavar="TRACE", help="The trace; `-` is stdin.")]
 Memory = Annotated[
@@ -15,6 +17,7 @@ HostMemory = Annotated[str, typer.Option(metavar="SIZE", help="Host memory that 
 Tiers = Annotated[
     str | None,
     typer.Option(
+        "--tiers",  # some versions of typer take a metavar that equals the name for the option
         metavar="TIERS",
         help="Where tensors may go: ssd, host or ssd,host. Default ssd, and host if "
         "--host-memory gives some.",
@@ -69,3 +72,12 @@ Plot = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace outputs that exist.")]
+
+IoPath = Annotated[str, typer.Option(metavar="auto|gds|posix", help="How bytes reach the SSDs.")]
+
+
+def require_io(io: str) -> None:
+    """Raise UsageError for an unknown `--io`."""
+    if io not in ("auto", "gds", "posix"):
+        msg = f"unknown `--io`: `{io}`"
+        raise UsageError(msg, hint="one of `auto`, `gds`, `posix`")

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from teraio.profiler.errors import DivergedError, StorageError, UsageError
+from teraio.planner.units import parse_rate, parse_time
+from teraio.profiler.errors import DivergedError, UsageError
+from teraio_cli.option_types import IoPath, require_io
 from teraio_cli.outputs import input_label, open_input, open_output, require_output, say, text_of
 from teraio_cli.scripts import quiet_torch, require_torch, say_how_it_ended, script_of
 
 if TYPE_CHECKING:
     from teraio.executor.session import RunOptions
+    from teraio.executor.stores.emulated import EmulatedDrive
     from teraio.planner.plan import Plan
 
 
@@ -31,9 +34,17 @@ def run(
         list[Path] | None,
         typer.Option(metavar="DIR", help="A folder on an SSD; several are striped. [default: .]"),
     ] = None,
-    io: Annotated[
-        str, typer.Option(metavar="auto|gds|posix", help="How bytes reach the SSDs.")
-    ] = "auto",
+    io: IoPath = "auto",
+    enforce: Annotated[
+        bool, typer.Option("--enforce", help="Hold torch's GPU allocator to the plan's budget too.")
+    ] = False,
+    emulate_ssd: Annotated[
+        str | None,
+        typer.Option(
+            metavar="READ,WRITE[,LATENCY]",
+            help="For experiments: host memory as slow as such an SSD, as in `6.7GB/s,6.5GB/s`.",
+        ),
+    ] = None,
     verify: Annotated[
         int,
         typer.Option(
@@ -60,16 +71,26 @@ def run(
     what = script_of(script, is_module=is_module)
     what.require()
     require_io(io)
+    emulated = emulated_drive(emulate_ssd) if emulate_ssd is not None else None
     planned = _read(plan)
+    if enforce:
+        allow_large_segments()
     quiet_torch()
     require_torch()
     from teraio.executor.reference import reference_digests
     from teraio.executor.session import RunOptions
+    from teraio.executor.stores.opening import StoreOptions
 
-    options = RunOptions(
+    stores = StoreOptions(
         folders=ssd or [Path()],
+        io=io,
         rank=int(os.environ.get("LOCAL_RANK", "0")),
         checksums=verify > 0,
+        emulated=emulated,
+    )
+    options = RunOptions(
+        stores,
+        enforce=enforce,
         expected=reference_digests(what, verify) if verify else (),
     )
     exit_code, done = _carry_out(planned, options, what, report, force=force)
@@ -85,14 +106,22 @@ def run(
         say("\nnext: add `--report run.json` for stalls and bytes by cause")
 
 
-def require_io(io: str) -> None:
-    """Raise UsageError for an unknown `--io`, StorageError for one that is not to be had."""
-    if io not in ("auto", "gds", "posix"):
-        msg = f"unknown `--io`: `{io}`"
-        raise UsageError(msg, hint="one of `auto`, `gds`, `posix`")
-    if io == "gds":
-        msg = "GPUDirect Storage is not to be had: this version moves bytes with POSIX calls only"
-        raise StorageError(msg, hint="use `--io auto` or `--io posix`")
+def emulated_drive(text: str) -> EmulatedDrive:
+    """Read `--emulate-ssd`; raises UsageError for anything but two rates and perhaps a time."""
+    from teraio.executor.stores.emulated import EmulatedDrive
+
+    read, _, rest = text.partition(",")
+    write, _, latency = rest.partition(",")
+    return EmulatedDrive(parse_rate(read), parse_rate(write), parse_time(latency) if latency else 0)
+
+
+def allow_large_segments() -> None:
+    """Let torch's GPU allocator grow its segments, unless the environment has settings for it.
+
+    Memory that is free but in pieces would count against the budget.
+    """
+    if not any(name in os.environ for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
 
 
 def require_followed(done: dict[str, Any]) -> None:
@@ -163,8 +192,14 @@ def _summarise(done: dict[str, Any]) -> None:
         f"{format_bytes(done['budget_bytes'])}"
     )
     say(f"moved        {format_bytes(moved[0])} out, {format_bytes(moved[1])} back; storage: {io}")
+    if done["reserved_bytes"] is not None:
+        say(f"reserved     {format_bytes(done['reserved_bytes'])} by torch's allocator at most")
     if done["verified_steps"]:
         say(f"verified     {done['verified_steps']} steps, gradients equal to the bit")
+    if done["out_of_memory"]:
+        say(
+            f"warning: the device was out of memory {done['out_of_memory']} times; more was evicted"
+        )
     if done["over_budget_ops"]:
         say(f"warning: the budget was exceeded at {done['over_budget_ops']} ops")
     if done["divergences"]:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 
 from teraio.executor.counters import Counters
+from teraio.executor.device import CpuDevice
 from teraio.executor.engine import TransferEngine
 from teraio.executor.forks import before_forks
 from teraio.executor.memory import memory_for
@@ -107,12 +108,12 @@ def everything_away() -> Iterator[Away]:
         engine = TransferEngine(readers=1, writers=1)
         stack.callback(engine.close)
         counters = Counters()
-        device = torch.device("cpu")
+        device = CpuDevice(torch.device("cpu"))
+        device.memory = memory_for(device.torch_device)
         pager = Pager(
-            memory=memory_for(device),
-            stores={"host": store},
-            engine=engine,
             device=device,
+            stores={"host": store},
+            movers={"host": engine},
             budget_bytes=1 << 40,
             counters=counters,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from teraio.executor.session import Run, RunOptions
+from teraio.executor.stores.opening import StoreOptions
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
 from teraio.planner.plan import Controls, Plan
@@ -90,9 +91,18 @@ class Home:
             controls=Controls(min_tensor_bytes=1, never_ssd=never_ssd),
         )
 
-    def run(self, plan: Plan, text: str, *, restore: bool = True, **options: Any) -> Done:
+    def run(
+        self,
+        plan: Plan,
+        text: str,
+        *,
+        restore: bool = True,
+        expected: Sequence[str] = (),
+        **options: Any,
+    ) -> Done:
         told: list[str] = []
-        chosen = RunOptions(**{"folders": [self.ssd], **options})
+        stores = StoreOptions(**{"folders": [self.ssd], **options})
+        chosen = RunOptions(stores, expected=expected)
         with results() as kept, Run(plan, chosen, told.append) as run:
             run.restore = restore
             exit_code = run_script(self.script(text))

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 
 from teraio.executor.counters import Counters
-from teraio.executor.engine import TransferLabel
+from teraio.executor.device import CpuDevice
 from teraio.executor.memory import SwapMemory, address_of, new_buffer
 from teraio.executor.page import Page
 from teraio.executor.pager import Pager
 from teraio.executor.stores.base import Extent, Piece
+from teraio.executor.transfer import Moment, TransferLabel
 from teraio.profiler.errors import StorageError
 from teraio.profiler.storages import StorageTable
 
@@ -98,7 +99,14 @@ class ManualEngine:
         self.under_way: list[ManualTransfer] = []
 
     def write(
-        self, store: Any, extent: Extent, address: int, nbytes: int, label: TransferLabel
+        self,
+        store: Any,
+        extent: Extent,
+        address: int,
+        nbytes: int,
+        label: TransferLabel,
+        *,
+        after: Moment | None = None,
     ) -> ManualTransfer:
         assert nbytes == extent.nbytes
 
@@ -117,6 +125,7 @@ class ManualEngine:
         label: TransferLabel,
         *,
         urgent: bool = False,
+        after: Moment | None = None,
     ) -> ManualTransfer:
         assert nbytes == extent.nbytes
         assert store.kept[extent.id] is not None
@@ -138,11 +147,12 @@ class ManualEngine:
 def make_pager(
     engine: Any, budget: int = 1 << 30, room: int = 1 << 30
 ) -> tuple[Pager, StorageTable[Page]]:
+    device = CpuDevice(CPU)
+    device.memory = SwapMemory()
     pager = Pager(
-        memory=SwapMemory(),
+        device=device,
         stores={"ssd": DictStore("ssd", room), "host": DictStore("host", room // 4)},
-        engine=engine,
-        device=CPU,
+        movers={"ssd": engine, "host": engine},
         budget_bytes=budget,
         counters=Counters(),
     )

@@ -36,7 +36,7 @@ def round_trip(memory: Memory, tensor: torch.Tensor) -> None:
     storage = tensor.untyped_storage()
     content = bytes_of(storage)
     memory.release(storage, "a test")
-    buffer = new_buffer(len(content), CPU)
+    buffer = memory.buffer_for(storage, len(content), CPU)
     ctypes.memmove(address_of(buffer), content, len(content))
     memory.attach(storage, buffer)
 

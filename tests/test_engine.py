@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_memory import Buffer, nothing_leaks
 
-from teraio.executor.engine import Transfer, TransferEngine, TransferLabel
+from teraio.executor.engine import QueuedTransfer, TransferEngine
 from teraio.executor.stores.host import HostStore
 from teraio.executor.stores.posix import PosixStore
+from teraio.executor.transfer import TransferLabel
 from teraio.profiler.errors import StorageError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def engine(memory: HostStore) -> Iterator[TransferEngine]:
     opened.close()
 
 
-def _write(engine: TransferEngine, store: Store, buffer: Buffer) -> Transfer:
+def _write(engine: TransferEngine, store: Store, buffer: Buffer) -> QueuedTransfer:
     extent = store.allocate(buffer.nbytes)
     return engine.write(store, extent, buffer.address, buffer.nbytes, LABEL)
 

@@ -72,7 +72,7 @@ def _read(store: PosixStore, extent: Extent, *, shift: int = 0) -> bytes:
 
 
 def _fd(store: PosixStore, number: int = 0) -> int:
-    return store._files[number]._fd
+    return store._files[number].fd
 
 
 @pytest.mark.parametrize("folders", [1, 2])

@@ -14,7 +14,7 @@ from home import Done, Home, bits, with_memory
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import teraio.executor.session
+import teraio.executor.stores.opening
 from teraio.executor.stores.base import Piece
 from teraio.executor.stores.posix import PosixStore
 from teraio.planner.plan import Action, Offload, Plan, PlannedTensor, Prefetch
@@ -302,7 +302,7 @@ def _no_fault(piece: Piece) -> None:
 @pytest.fixture
 def faults(monkeypatch: pytest.MonkeyPatch) -> Iterator[Faults]:
     faults = Faults()
-    monkeypatch.setattr(teraio.executor.session, "PosixStore", faults.store)
+    monkeypatch.setattr(teraio.executor.stores.opening, "PosixStore", faults.store)
     yield faults
 
 

@@ -15,10 +15,11 @@ from away import everything_away
 from faulty_store import FaultyStore
 from home import Home, results
 
-import teraio.executor.session
+import teraio.executor.stores.opening
+from teraio.executor.device import open_device
 from teraio.executor.memory import address_of
 from teraio.executor.reference import main, record_digests, reference_digests
-from teraio.executor.session import RunOptions, open_stores
+from teraio.executor.stores.opening import StoreOptions, open_stores
 from teraio.executor.stores.posix import PosixStore
 from teraio.executor.verify import Digests, gradient_digest
 from teraio.planner.plan import Plan
@@ -162,7 +163,7 @@ class Bitflips:
 @pytest.fixture
 def flips(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bitflips]:
     flips = Bitflips()
-    monkeypatch.setattr(teraio.executor.session, "PosixStore", flips.store)
+    monkeypatch.setattr(teraio.executor.stores.opening, "PosixStore", flips.store)
     yield flips
 
 
@@ -247,8 +248,8 @@ def test_verification_covers_host_memory_too(
         ctypes.create_string_buffer(512),
     )
     with ExitStack() as stack:
-        options = RunOptions([tmp_path], checksums=checksums)
-        store = open_stores(with_host, options, stack)["host"]
+        options = StoreOptions([tmp_path], checksums=checksums)
+        store = open_stores(with_host, options, open_device(), stack)["host"]
         extent = store.allocate(512)
         (piece,) = store.pieces(extent)
         store.write_piece(extent, piece, ctypes.addressof(content))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import mmap
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece
-from teraio.executor.stores.memory import address_of, copy
+from teraio.executor.stores.memory import address_of
 from teraio.executor.stores.pieced import PiecedStore
 from teraio.executor.stores.space import Space, round_up
 from teraio.profiler.errors import StorageError
 from teraio.profiler.trace import GRANULE
+
+if TYPE_CHECKING:
+    from teraio.executor.stores.memory import Reach
 
 SLAB_BYTES: Final = 256 << 20
 """Bytes of one slab. Pinning one huge region at once fails on some drivers (DeepSpeed issue
@@ -22,26 +25,41 @@ SLAB_BYTES: Final = 256 << 20
 class HostStore(PiecedStore):
     """Offloaded bytes in host memory.
 
-    On a machine without a GPU this is ordinary pageable memory: "host" then is memory that does
-    not count against the device budget, and nothing is pinned.
+    Pinned for the GPU. On a machine without one this is ordinary pageable memory: "host" then is
+    memory that does not count against the device budget.
 
     All of `capacity_bytes`, rounded up to 512 B, is taken and touched at once, so that no step
     pays for page faults. Raises StorageError if the machine has less memory available.
     """
 
-    tier: Final = "host"
-    io_path: Final = "host-memory"
+    tier = "host"
+    _reaches_device = True
 
     def __init__(
-        self, capacity_bytes: int, *, piece_bytes: int = PIECE_BYTES, checksums: bool = False
+        self,
+        capacity_bytes: int,
+        *,
+        piece_bytes: int = PIECE_BYTES,
+        checksums: bool = False,
+        reach: Reach | None = None,
     ) -> None:
         capacity = round_up(capacity_bytes, GRANULE)
         _require_memory(capacity)
         sizes = [min(SLAB_BYTES, capacity - at) for at in range(0, capacity, SLAB_BYTES)]
         space = Space(sizes or [0], granule=GRANULE, piece_bytes=piece_bytes)
-        super().__init__(space, checksums=checksums)
-        self._slabs = [_slab(size) for size in sizes]
-        self._addresses = [address_of(slab) for slab in self._slabs]
+        super().__init__(space, checksums=checksums, reach=reach)
+        self._slabs: list[mmap.mmap] = []
+        self._addresses: list[int] = []
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            for size in sizes:
+                self._take(size)
+            stack.pop_all()
+
+    @property
+    def io_path(self) -> str:
+        """`host-memory`: copies to and from it."""
+        return "host-memory"
 
     def allocate(self, nbytes: int) -> Extent:
         """Reserve `nbytes` bytes in granules of 512 B.
@@ -60,20 +78,28 @@ class HostStore(PiecedStore):
 
     def close(self) -> None:
         """Give the slabs back to the system."""
-        self._addresses.clear()
         while self._slabs:
+            self._reach.unpin(self._addresses.pop())
             self._slabs.pop().close()
 
+    def _take(self, nbytes: int) -> None:
+        """Take a slab of memory from the system."""
+        slab = _slab(nbytes)
+        self._reach.pin(address_of(slab), nbytes)
+        self._slabs.append(slab)
+        self._addresses.append(address_of(slab))
+
     def _write(self, piece: Piece, address: int) -> None:
-        copy(self._place(piece), address, piece.nbytes)
+        self._reach.copy(self.place(piece), address, piece.nbytes)
 
     def _read(self, piece: Piece, address: int) -> None:
-        copy(address, self._place(piece), piece.nbytes)
+        self._reach.copy(address, self.place(piece), piece.nbytes)
 
     def _place_name(self, piece: Piece) -> str:
         return f"host memory slab {piece.volume}"
 
-    def _place(self, piece: Piece) -> int:
+    def place(self, piece: Piece) -> int:
+        """Return the host address of a piece; raises StorageError once the store is closed."""
         try:
             return self._addresses[piece.volume] + piece.offset
         except IndexError as error:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import mmap
 import zlib
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Protocol
 
 from teraio.profiler.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from teraio.executor.stores.base import Piece
 
@@ -48,20 +49,68 @@ def aligned_memory(nbytes: int) -> Iterator[int]:
         memory.close()
 
 
-class BouncePool:
-    """Page-aligned buffers of one size, as many as were ever lent at the same time."""
+class Reach(Protocol):
+    """How code on the host gets at the bytes of the device."""
 
-    def __init__(self, nbytes: int) -> None:
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy bytes between two addresses, each on the host or the device; returns when done."""
+
+    def outgoing(self, address: int, nbytes: int) -> AbstractContextManager[int]:
+        """Lend a host address that has the bytes at `address`, for the time of a `with` block."""
+
+    def incoming(self, address: int, nbytes: int) -> AbstractContextManager[int]:
+        """Lend a host address whose bytes are at `address` once the `with` block has ended."""
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """Make the device copy to and from these bytes of the host at full speed.
+
+        Raises StorageError if the system refuses.
+        """
+
+    def unpin(self, address: int) -> None:
+        """Undo `pin`."""
+
+
+class HostReach:
+    """For the CPU as the device: its bytes are the host's."""
+
+    def copy(self, target: int, source: int, nbytes: int) -> None:
+        """Copy bytes; other Python threads run meanwhile."""
+        copy(target, source, nbytes)
+
+    def outgoing(self, address: int, nbytes: int) -> AbstractContextManager[int]:
+        """Lend the address itself."""
+        return nullcontext(address)
+
+    def incoming(self, address: int, nbytes: int) -> AbstractContextManager[int]:
+        """Lend the address itself."""
+        return nullcontext(address)
+
+    def pin(self, address: int, nbytes: int) -> None:
+        """Do nothing: there is no device to copy for."""
+
+    def unpin(self, address: int) -> None:
+        """Do nothing."""
+
+
+class BouncePool:
+    """Page-aligned buffers of at least one size, as many as were ever lent at the same time."""
+
+    def __init__(self, nbytes: int, reach: Reach | None = None) -> None:
         self._nbytes = nbytes
+        self._reach = reach or HostReach()
         self._idle: list[mmap.mmap] = []
 
     @contextmanager
-    def lend(self) -> Iterator[int]:
-        """Lend the address of a buffer for the time of a `with` block."""
+    def lend(self, nbytes: int = 0) -> Iterator[int]:
+        """Lend the address of a buffer of at least `nbytes` for the time of a `with` block."""
         try:
             buffer = self._idle.pop()
         except IndexError:
-            buffer = mmap.mmap(-1, self._nbytes)
+            buffer = self._new(self._nbytes)
+        if len(buffer) < nbytes:
+            self._end(buffer)
+            buffer = self._new(nbytes)
         try:
             yield address_of(buffer)
         finally:
@@ -70,7 +119,16 @@ class BouncePool:
     def close(self) -> None:
         """Give idle buffers back to the system."""
         while self._idle:
-            self._idle.pop().close()
+            self._end(self._idle.pop())
+
+    def _new(self, nbytes: int) -> mmap.mmap:
+        buffer = mmap.mmap(-1, nbytes)
+        self._reach.pin(address_of(buffer), nbytes)
+        return buffer
+
+    def _end(self, buffer: mmap.mmap) -> None:
+        self._reach.unpin(address_of(buffer))
+        buffer.close()
 
 
 class Checksums:
@@ -80,11 +138,11 @@ class Checksums:
         self._written: dict[tuple[int, int], int] = {}
 
     def record(self, piece: Piece, address: int) -> None:
-        """Note what a piece of the buffer at `address` holds."""
+        """Note the bytes of a piece, which are at `address`."""
         self._written[piece.volume, piece.offset] = _crc(piece, address)
 
     def verify(self, piece: Piece, address: int, place: str) -> None:
-        """Raise StorageError unless the buffer at `address` holds what was written."""
+        """Raise StorageError unless the bytes at `address` are those written to the piece."""
         wanted = self._written.get((piece.volume, piece.offset))
         found = _crc(piece, address)
         if wanted == found:
@@ -103,4 +161,4 @@ class Checksums:
 
 
 def _crc(piece: Piece, address: int) -> int:
-    return zlib.crc32(view_of(address + piece.start, piece.nbytes))
+    return zlib.crc32(view_of(address, piece.nbytes))

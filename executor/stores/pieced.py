@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, ClassVar
 
-from teraio.executor.stores.memory import Checksums
+from teraio.executor.stores.memory import Checksums, HostReach
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
 
     from teraio.executor.stores.base import Extent, Piece
+    from teraio.executor.stores.memory import Reach
     from teraio.executor.stores.space import Space
 
 
@@ -20,8 +23,12 @@ class PiecedStore(ABC):
     With `checksums`, each piece is checked against what was written when it is read back.
     """
 
-    def __init__(self, space: Space, *, checksums: bool) -> None:
+    _reaches_device: ClassVar[bool] = False
+    """Whether a subclass moves bytes of the device without staging them on the host."""
+
+    def __init__(self, space: Space, *, checksums: bool, reach: Reach | None = None) -> None:
         self._space = space
+        self._reach = reach or HostReach()
         self._checksums = Checksums() if checksums else None
 
     @abstractmethod
@@ -42,6 +49,11 @@ class PiecedStore(ABC):
         return self._space.capacity_bytes
 
     @property
+    def has_checksums(self) -> bool:
+        """Whether bytes are checked when they are read back."""
+        return self._checksums is not None
+
+    @property
     def free_bytes(self) -> int:
         """The reserved bytes that no extent holds."""
         return self._space.free_bytes
@@ -60,15 +72,27 @@ class PiecedStore(ABC):
     def write_piece(self, extent: Extent, piece: Piece, address: int) -> int:
         """Write one piece of the buffer at `address`; returns its bytes. Raises StorageError."""
         self._space.require(extent)
-        if self._checksums:
-            self._checksums.record(piece, address)
-        self._write(piece, address + piece.start)
+        start = address + piece.start
+        with self._staged(self._reach.outgoing, start, piece.nbytes) as source:
+            if self._checksums:
+                self._checksums.record(piece, source)
+            self._write(piece, source)
         return piece.nbytes
 
     def read_piece(self, extent: Extent, piece: Piece, address: int) -> int:
         """Read one piece into the buffer at `address`; returns its bytes. Raises StorageError."""
         self._space.require(extent)
-        self._read(piece, address + piece.start)
-        if self._checksums:
-            self._checksums.verify(piece, address, self._place_name(piece))
+        start = address + piece.start
+        with self._staged(self._reach.incoming, start, piece.nbytes) as target:
+            self._read(piece, target)
+            if self._checksums:
+                self._checksums.verify(piece, target, self._place_name(piece))
         return piece.nbytes
+
+    def _staged(
+        self, stage: Callable[[int, int], AbstractContextManager[int]], address: int, nbytes: int
+    ) -> AbstractContextManager[int]:
+        """Lend a host address for the bytes at `address`, or that itself where it will do."""
+        if self._reaches_device and self._checksums is None:
+            return nullcontext(address)
+        return stage(address, nbytes)

@@ -23,6 +23,7 @@ from teraio.executor.run_folder import RunFolder, io_error
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece
 from teraio.executor.stores.memory import (
     BouncePool,
+    Reach,
     aligned_memory,
     copy,
     view_of,
@@ -55,7 +56,7 @@ class PosixStore(PiecedStore):
     Raises StorageError when a folder cannot be used or has too little room.
     """
 
-    tier: Final = "ssd"
+    tier = "ssd"
 
     def __init__(
         self,
@@ -66,13 +67,14 @@ class PosixStore(PiecedStore):
         piece_bytes: int = PIECE_BYTES,
         direct: bool = True,
         checksums: bool = False,
+        reach: Reach | None = None,
     ) -> None:
         if not folders:
             msg = "no folder to keep offloaded tensors in"
             raise StorageError(msg, hint="name one with `--ssd`")
         share = round_up(-(-capacity_bytes // len(folders)), ALIGNMENT)
         space = Space([share] * len(folders), granule=ALIGNMENT, piece_bytes=piece_bytes)
-        super().__init__(space, checksums=checksums)
+        super().__init__(space, checksums=checksums, reach=reach)
         self._growing = threading.Lock()
         with ExitStack() as stack:
             bounce = BouncePool(max(self._space.piece_bytes, TRIAL_BLOCKS * ALIGNMENT))
@@ -139,13 +141,13 @@ class _DataFile:
         self.path = folder.path / "data-0"
         self.direct = False
         self._bounce = bounce
-        self._fd = folder.open_data(0)
+        self.fd = folder.open_data(0)
         stack.callback(self._close)
 
     def drive_bytes(self) -> int:
         """Return the bytes this user may still take on the drive."""
         try:
-            room = os.fstatvfs(self._fd)
+            room = os.fstatvfs(self.fd)
         except OSError as error:
             msg = f"cannot see how much room `{self.parent}` has"
             raise io_error(msg, error) from error
@@ -161,7 +163,7 @@ class _DataFile:
             # Filling a drive only to see it fail would harm whoever else writes there.
             raise StorageError(msg, hint=_HINTS[errno.ENOSPC])
         try:
-            os.posix_fallocate(self._fd, start, nbytes)
+            os.posix_fallocate(self.fd, start, nbytes)
         except OSError as error:
             raise io_error(msg, error, hint=_HINTS.get(error.errno or 0, "")) from error
 
@@ -205,7 +207,7 @@ class _DataFile:
             left = len(view) - done
             msg = f"cannot {verb} `{self.path}` at offset {offset + done}, length {left}"
             try:
-                moved = call(self._fd, [view[done:]], offset + done)
+                moved = call(self.fd, [view[done:]], offset + done)
             except OSError as error:
                 hint = _HINTS.get(error.errno or 0, "")
                 raise io_error(msg, error, hint=hint) from error
@@ -225,9 +227,9 @@ class _DataFile:
         return True
 
     def _set_direct(self, *, on: bool) -> None:
-        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        flags = fcntl.fcntl(self.fd, fcntl.F_GETFL)
         flags = flags | os.O_DIRECT if on else flags & ~os.O_DIRECT
-        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags)
+        fcntl.fcntl(self.fd, fcntl.F_SETFL, flags)
         self.direct = on
 
     def _round_trip(self) -> None:
@@ -244,5 +246,5 @@ class _DataFile:
                     raise StorageError(msg, hint=_HINTS[errno.EIO])
 
     def _close(self) -> None:
-        os.close(self._fd)
-        self._fd = -1
+        os.close(self.fd)
+        self.fd = -1

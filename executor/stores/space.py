@@ -124,6 +124,11 @@ class Space:
         with self._lock:
             self._volumes[volume].grow(nbytes)
 
+    def add(self, capacity: int) -> None:
+        """Add a volume of `capacity` bytes, a multiple of the granule."""
+        with self._lock:
+            self._volumes.append(FreeList(capacity))
+
     @property
     def free_bytes(self) -> int:
         """The bytes that can be allocated, in whole granules."""
