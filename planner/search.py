@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from teraio.planner.absence import absences
+from teraio.planner.absence import absences, planned_peak
 from teraio.planner.attempt import Start, Timed, attempt, work
 from teraio.planner.grid import Grid
 from teraio.planner.minimum import least_memory
@@ -94,7 +94,7 @@ class Search:
                 self._try(replace(self._problem, planned_bytes=budget), frozenset())
 
     def _may_improve(self) -> bool:
-        return self.best.simulation.stall_ns > 0
+        return _cost(self.best) > (False, 0)
 
     def _try(self, problem: Problem, left_out: frozenset[int]) -> bool:
         """Make another attempt; return whether it is the best so far."""
@@ -102,13 +102,21 @@ class Search:
         waits = self.best.simulation.waits if problem is self._problem else ()
         start = self._start if problem is self._problem else ()
         other = attempt(problem, self._grid, waits=waits, left_out=left_out, start=start)
+        if not other.fits and problem is not self._problem:
+            over = planned_peak(problem.step, other.actions) > self._problem.planned_bytes
+            other = other._replace(fits=not over)
         if not self._is_better(other):
             return False
         self._best = other
         return True
 
     def _is_better(self, other: Timed) -> bool:
-        return other.fits and other.simulation.stall_ns < self.best.simulation.stall_ns
+        return _cost(other) < _cost(self.best)
+
+
+def _cost(plan: Timed) -> tuple[bool, int]:
+    """Return what is to be least: a plan that fits is better than any that does not."""
+    return not plan.fits, plan.simulation.stall_ns
 
 
 def _waited_for(problem: Problem, best: Timed, refused: set[int]) -> int | None:

@@ -9,7 +9,12 @@ import torch
 
 
 class Clock(Protocol):
-    """Marks moments; `resolve` turns the marks of a step into ns since the first of them."""
+    """Marks moments; `resolve` turns the marks of a step into ns since the first of them.
+
+    `is_hosts`: what the host does between two marks lies between them.
+    """
+
+    is_hosts: bool
 
     def mark(self, host_ns: int) -> Any:
         """Mark this moment in the work of the device; the host's clock reads `host_ns`."""
@@ -20,6 +25,8 @@ class Clock(Protocol):
 
 class HostClock:
     """For the CPU as the device: an op has ended when its call returns."""
+
+    is_hosts = True
 
     def mark(self, host_ns: int) -> int:
         """Return the host time."""
@@ -32,6 +39,8 @@ class HostClock:
 
 class DeviceClock:
     """For an accelerator: events in its current stream, read once the step is over."""
+
+    is_hosts = False
 
     def mark(self, host_ns: int) -> torch.Event:
         """Record an event in the current stream."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from teraio.profiler.fitting import fitted
 from teraio.profiler.recorder import Facts, Recorder, StepRecord
 from teraio.profiler.trace import SCHEMA, Trace, TraceInfo, fingerprint
 
@@ -35,6 +36,9 @@ def _append_step(
     columns: dict[str, list[Any]], number: int, step: StepRecord, recorder: Recorder
 ) -> None:
     used = {block for op in step.ops for block, _ in op.accesses}
+    starts, durations = step.starts, step.durations
+    if recorder.plain_ns:
+        starts, durations = fitted(starts, durations, recorder.plain_ns)
     idle = [block for block in step.alive_at_start if block not in used and block in recorder.facts]
     for index, op in enumerate(step.ops):
         accesses: list[tuple[int | None, str | None]] = [*op.accesses]
@@ -43,8 +47,8 @@ def _append_step(
         for block, access in accesses or [(None, None)]:
             facts = Facts(0) if block is None else recorder.facts[block]
             row = (
-                number, index, op.name, op.phase, op.module, step.starts[index],
-                step.durations[index], recorder.workspace.get(op.signature, 0), block, access,
+                number, index, op.name, op.phase, op.module, starts[index],
+                durations[index], recorder.workspace.get(op.signature, 0), block, access,
                 facts.nbytes, facts.kind, facts.name, _birth(facts, step.number),
                 _death(facts, step.number),
             )  # fmt: skip

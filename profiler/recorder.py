@@ -69,7 +69,8 @@ class StepRecord:
 class Recorder:
     """A listener that keeps the last `keep` complete steps.
 
-    Holds weak references only, so recording does not change how long anything lives.
+    Holds weak references only, so recording does not change how long anything lives. Of step
+    `plain_step`, if there is one, only the length is taken, `plain_ns`: no op of it is marked.
     """
 
     def __init__(
@@ -82,9 +83,12 @@ class Recorder:
         new_meter: Callable[[], WorkspaceMeter | None],
         keep: int,
         meter_step: int,
+        plain_step: int = -1,
         unseen_ns: int = 0,
     ) -> None:
         self._unseen_ns = unseen_ns
+        self._plain_step = plain_step
+        self.plain_ns = 0
         self.facts: dict[int, Facts] = {}
         self.steps: deque[StepRecord] = deque(maxlen=keep)
         self.workspace: dict[int, int] = {}
@@ -109,11 +113,13 @@ class Recorder:
         started = perf_counter_ns()
         self._overhead += started - op.entered_ns
         row.overhead_ns = self._overhead
-        self._marks.append(self._clock.mark(started))
+        if op.step != self._plain_step:
+            self._marks.append(self._clock.mark(started))
 
     def after_op(self, op: Op[Block]) -> None:
         """Note when the op ended and what it touched."""
-        self._marks.append(self._clock.mark(op.left_ns))
+        if op.step != self._plain_step:
+            self._marks.append(self._clock.mark(op.left_ns))
         if self._meter is not None:
             self._meter.stop(sum(block.nbytes for block in op.blocks[op.first_new :]))
         row = self._ops[-1]
@@ -143,7 +149,10 @@ class Recorder:
     def end_step(self, step: int) -> None:
         """Keep the finished step and begin the next."""
         self._bury()
-        if self._ops:
+        if step == self._plain_step:
+            self._marks.append(self._clock.mark(perf_counter_ns()))
+            self.plain_ns = self._clock.resolve(self._marks)[-1]
+        elif self._ops:
             self.steps.append(self._finished(step))
         self._forget()
         self._alive_at_start = [block.id for block in self._table]
@@ -166,11 +175,13 @@ class Recorder:
         times = self._clock.resolve(self._marks)
         starts, ends = times[1::2], times[2::2]
         durations = [end - start for start, end in zip(starts, ends, strict=True)]
-        starts = [t - op.overhead_ns for t, op in zip(starts, self._ops, strict=True)]
+        if self._clock.is_hosts:
+            starts = [t - op.overhead_ns for t, op in zip(starts, self._ops, strict=True)]
+            starts = without_gaps_of(self._unseen_ns, starts, durations)
         return StepRecord(
             number=step,
             ops=self._ops,
-            starts=without_gaps_of(self._unseen_ns, starts, durations),
+            starts=starts,
             durations=durations,
             alive_at_start=self._alive_at_start,
         )

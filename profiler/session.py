@@ -44,12 +44,18 @@ def profile_script(
 ) -> Profile:
     """Run a script and record `steps` steps after `warmup` others.
 
-    The script is stopped once they are recorded, unless `go_on`. Raises InputMissingError if
+    On an accelerator one more step is timed before them. The script is stopped once they are
+    recorded, unless `go_on`. Raises InputMissingError if
     there is no such script; the script's own errors become its exit code.
     """
     warm_up_dispatch()
     table: StorageTable[Block] = StorageTable(Block)
     device = tracked_device()
+    clock = clock_for(device)
+    meter_step = min(max(warmup - 1, 1), warmup + steps - 1)
+    # The device may be slower while each op is recorded: its own pace is that of a step before.
+    plain_step = -1 if clock.is_hosts else max(warmup, meter_step + 1)
+    last = max(warmup, plain_step + 1) + steps
     modules = ModuleWatch()
     recorder: Recorder | None = None
     finished = False
@@ -60,7 +66,7 @@ def profile_script(
             return
         recorder.after_optimizer(optimizer)
         stream.end_step()
-        if stream.step == warmup + steps:
+        if stream.step == last:
             finished = True
             stream.listeners = ()
             if not go_on:
@@ -75,11 +81,12 @@ def profile_script(
         table=table,
         modules=modules,
         optimizers=optimizers,
-        clock=clock_for(device),
+        clock=clock,
         new_meter=partial(meter_for, device),
         keep=steps,
         unseen_ns=unseen_ns() if device.type == "cpu" else 0,
-        meter_step=min(max(warmup - 1, 1), warmup + steps - 1),
+        meter_step=meter_step,
+        plain_step=plain_step,
     )
     stream = OpStream(table, [recorder])
     with modules.installed(), intercepting(stream, optimizers), closing(recorder):

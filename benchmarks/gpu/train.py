@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import torch
+from torch.distributed.fsdp import CPUOffloadPolicy, fully_shard
 from transformers import LlamaConfig, LlamaForCausalLM
 
 SHAPES = {
@@ -32,6 +33,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--checkpointing", action="store_true", help="recompute each block")
     parser.add_argument("--save-on-cpu", action="store_true", help="torch's own activation offload")
+    parser.add_argument("--fsdp-offload", action="store_true", help="FSDP2, all states on the CPU")
     parser.add_argument("--deterministic", action="store_true")
     parser.add_argument("--out", type=Path, help="where losses and times go, as JSON")
     return parser.parse_args()
@@ -50,12 +52,26 @@ def build(options: argparse.Namespace) -> LlamaForCausalLM:
     return model
 
 
+def shard(model: LlamaForCausalLM) -> None:
+    """Let FSDP2 keep parameters, gradients and optimizer states on the CPU, block by block."""
+    torch.distributed.init_process_group(
+        "cpu:gloo,cuda:nccl", init_method="tcp://127.0.0.1:29511", rank=0, world_size=1
+    )
+    policy = CPUOffloadPolicy(pin_memory=True)
+    model.to("cpu")
+    for layer in model.model.layers:
+        fully_shard(layer, offload_policy=policy)
+    fully_shard(model, offload_policy=policy)
+
+
 def main() -> None:
     options = arguments()
     torch.manual_seed(0)
     torch.use_deterministic_algorithms(options.deterministic)
     model = build(options)
     model.train()
+    if options.fsdp_offload:
+        shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     vocabulary = SHAPES[options.model]["vocab_size"]
     shape = (options.batch, options.length)
@@ -80,6 +96,8 @@ def main() -> None:
         "reserved_bytes": torch.cuda.max_memory_reserved(),
         "allocated_bytes": torch.cuda.max_memory_allocated(),
     }
+    if options.fsdp_offload:
+        torch.distributed.destroy_process_group()
     if options.out is not None:
         options.out.write_text(json.dumps(result))
     print(json.dumps({"step_ms": times[-1:], "reserved_bytes": result["reserved_bytes"]}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from teraio.planner.absence import planned_peak
 from teraio.planner.attempt import LONG, work
 from teraio.planner.policies.fluid import fluid
 from teraio.planner.policies.g10 import g10
@@ -19,30 +20,30 @@ if TYPE_CHECKING:
 
 
 def auto(problem: Problem) -> Answer:
-    """Return the answer of greedy, or of whichever is faster if that one stalls.
+    """Return the answer of greedy, or of whichever is best if that one stalls or does not fit.
 
     The others are fluid and, in a step that is not long, those of TERAIO and G10, so that no
-    plan is slower than theirs.
-
-    Raises CannotFitError if greedy does.
+    plan is slower than theirs. One that fits is better than one that does not.
     """
     name, best = "greedy", greedy(problem)
-    least_ns = _step_ns(problem, best)
+    least = _cost(problem, best)
     others = {"fluid": fluid}
     if work(problem) <= LONG:
         others |= {"teraio2025": teraio2025, "g10": g10}
     for other, policy in others.items():
-        if least_ns == problem.step.period_ns:
+        if least == (False, problem.step.period_ns):
             break
         try:
             answer = policy(problem)
         except (CannotFitError, SolverMissingError):
             continue
-        step_ns = _step_ns(problem, answer)
-        if step_ns < least_ns:
-            name, best, least_ns = other, answer, step_ns
+        cost = _cost(problem, answer)
+        if cost < least:
+            name, best, least = other, answer, cost
     return replace(best, policy=name)
 
 
-def _step_ns(problem: Problem, answer: Answer) -> int:
-    return simulate_actions(problem.step, problem.hardware, answer.actions).step_ns
+def _cost(problem: Problem, answer: Answer) -> tuple[bool, int]:
+    """Return whether an answer does not fit, and the ns of its step: both are to be least."""
+    over = planned_peak(problem.step, answer.actions) > problem.planned_bytes
+    return over, simulate_actions(problem.step, problem.hardware, answer.actions).step_ns
