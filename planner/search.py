@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from teraio.planner.absence import absences, planned_peak
+from teraio.planner.absence import absences
 from teraio.planner.attempt import Start, Timed, attempt, work
 from teraio.planner.grid import Grid
 from teraio.planner.minimum import least_memory
@@ -102,9 +102,6 @@ class Search:
         waits = self.best.simulation.waits if problem is self._problem else ()
         start = self._start if problem is self._problem else ()
         other = attempt(problem, self._grid, waits=waits, left_out=left_out, start=start)
-        if not other.fits and problem is not self._problem:
-            over = planned_peak(problem.step, other.actions) > self._problem.planned_bytes
-            other = other._replace(fits=not over)
         if not self._is_better(other):
             return False
         self._best = other

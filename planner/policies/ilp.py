@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from teraio.planner.absence import planned_peak
 from teraio.planner.attempt import LONG, work
 from teraio.planner.bound import lower_bound_ns, sized_fluid
 from teraio.planner.minimum import least_memory
@@ -53,8 +54,6 @@ def ilp(problem: Problem) -> Answer:
     """Return the fastest plan found in the time limit, and how far from the best it can be.
 
     Without a solver that is the one of `auto`, with a status that begins with `NO_SOLVER`.
-
-    Raises CannotFitError if `auto` does.
     """
     started = time.perf_counter()
     known = auto(problem)
@@ -77,13 +76,14 @@ class _Hunt:
         self._started = started
         self._known, self._actions = known, known.actions
         self._step_ns = simulate_actions(problem.step, problem.hardware, known.actions).step_ns
-        self._bound_ns = lower_bound_ns(problem, known_ns=self._step_ns)
+        self._fits = planned_peak(problem.step, known.actions) <= problem.planned_bytes
+        self._bound_ns = lower_bound_ns(problem, known_ns=self._step_ns if self._fits else None)
         self._search = Search(problem)
         self._solver, self._ended = known.solver, ""
 
     def done(self) -> bool:
         """Tell whether nothing is left to find."""
-        return self._gap() <= _GAP
+        return self._fits and self._gap() <= _GAP
 
     def round_programs(self) -> None:
         """Try what the programs without whole numbers choose, rounded."""
@@ -121,7 +121,9 @@ class _Hunt:
         found = solve(whole.model, time_limit_s=self._left_s(_SOLVING), start=start)
         self._solver, self._ended = found.solver, found.status
         if found.bound is not None:
-            self._bound_ns = max(self._bound_ns, min(whole.bound_ns(found.bound), self._step_ns))
+            proven_ns = whole.bound_ns(found.bound)
+            proven_ns = min(proven_ns, self._step_ns) if self._fits else proven_ns
+            self._bound_ns = max(self._bound_ns, proven_ns)
         if found.values is not None:
             self._try(fluid, whole, found.values)
 
@@ -147,8 +149,9 @@ class _Hunt:
 
     def _keep(self) -> None:
         best = self._search.best
-        if best.fits and best.simulation.step_ns < self._step_ns:
+        if best.fits and (not self._fits or best.simulation.step_ns < self._step_ns):
             self._step_ns, self._actions = best.simulation.step_ns, best.actions
+            self._fits = True
 
     def _left_s(self, share: float) -> float:
         """Return the seconds that are left of that share of the time."""
