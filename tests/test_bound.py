@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from problems import problem_of, problems
 from traces import MIB, T, make_trace, training_trace
 
+from examples import examples
 from teraio.planner import bound, solver
 from teraio.planner.absence import planned_peak
 from teraio.planner.bound import lower_bound_ns
@@ -154,7 +155,7 @@ def test_the_fluid_proves_more_than_the_traffic_alone(share: float) -> None:
     assert bound._simple_ns(problem) < lower_bound_ns(problem) <= step_ns
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(problems(), st.sampled_from([2, 3, 5, 48]))
 def test_no_plan_is_faster(problem: Problem, n_cuts: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -171,7 +172,7 @@ def test_no_plan_is_faster(problem: Problem, n_cuts: int) -> None:
             assert least <= step_ns
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(problems((0,)), st.integers(1, 4), st.integers(1, 12 * MIB))
 def test_more_never_makes_it_slower(problem: Problem, times: int, more: int) -> None:
     least = lower_bound_ns(problem)

@@ -3,9 +3,10 @@
 from collections import deque
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from teraio.planner.bandwidth import transfer_ns
 from teraio.planner.channels import Link
 from teraio.planner.plan import Hardware, HostLink, Ssd
@@ -83,7 +84,7 @@ MOVES = st.lists(
 ).map(lambda moves: sorted(moves, key=lambda move: move[2]))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(100)
 @given(RATES, RATES, st.integers(0, 5), MOVES, st.integers(0, 80), st.data())
 def test_as_one_ns_after_the_other(ssd, host, latency_ns, moves, now, data):
     both = link(ssd, host, latency_ns)

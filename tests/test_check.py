@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
+from examples import examples
 from teraio.planner.absence import planned_peak
 from teraio.planner.check import PlanCheckError, check_plan
 from teraio.planner.hardware import ASSUMED
@@ -376,7 +377,7 @@ def repaired(step, plan, stall):
     return replace(plan, prediction=told, tensors=tuple(listed), budget=budget)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(40)
 @given(planned())
 def test_right_plans_are_right_by_hand_too(case):
     step, plan = case
@@ -384,7 +385,7 @@ def test_right_plans_are_right_by_hand_too(case):
     assert verdict(step, plan) == ""
 
 
-@settings(max_examples=400, deadline=None)
+@examples(100)
 @given(mutated())
 def test_changed_plans_are_judged_as_by_hand(case):
     step, plan = case

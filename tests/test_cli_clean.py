@@ -7,7 +7,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
-from cli import failed, names_in, teraio
+from cli import failed, here, names_in, teraio
 
 from teraio.executor.run_folder import RunFolder
 
@@ -42,9 +42,9 @@ def test_clean_removes_what_a_killed_run_left(tmp_path: Path) -> None:
 def test_clean_keeps_a_run_that_is_alive(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path)
     try:
-        rows = json.loads(teraio("clean", tmp_path, "--json").stdout)
+        rows = json.loads(here("clean", tmp_path, "--json").stdout)
         assert rows == [{"path": str(run.path), "freed_bytes": 0, "kept": "in use"}]
-        said = teraio("clean", tmp_path).stdout.decode()
+        said = here("clean", tmp_path).stdout.decode()
         assert said == f"kept {run.path}: in use\n"
         assert run.path.is_dir()
     finally:
@@ -52,10 +52,10 @@ def test_clean_keeps_a_run_that_is_alive(tmp_path: Path) -> None:
 
 
 def test_nothing_to_clean(tmp_path: Path) -> None:
-    done = teraio("clean", tmp_path)
+    done = here("clean", tmp_path)
     assert (done.returncode, done.stdout) == (0, b"")
     assert done.stderr == b"nothing to clean\n"
 
 
 def test_folder_that_is_not_there(tmp_path: Path) -> None:
-    assert str(tmp_path / "none") in failed(teraio("clean", tmp_path / "none"), 74)
+    assert str(tmp_path / "none") in failed(here("clean", tmp_path / "none"), 74)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import failed, names_in, teraio
+from cli import failed, here, names_in, teraio
 from traces import MIB, training_trace
 
 from teraio.planner.compare import COMPARED
@@ -70,7 +70,7 @@ def test_json_has_the_same_and_more(trace: Path) -> None:
 
 def test_options_reach_the_planner(trace: Path) -> None:
     words = ("--host-memory", "1GiB", "--tiers", "host", "--keep", "layers.0", "--margin", "10%")
-    done = teraio("compare", trace, *SLOW, *words, "--policies", "auto", "--json")
+    done = here("compare", trace, *SLOW, *words, "--policies", "auto", "--json")
     found = json.loads(done.stdout)
     outcome = found["rows"][0]["outcome"]
     assert found["budget"]["margin"] == 0.1
@@ -81,29 +81,29 @@ def test_options_reach_the_planner(trace: Path) -> None:
 
 def test_budget_under_the_possible(trace: Path) -> None:
     words = ("compare", trace, "--memory", "1MiB", "--policies", "lru,g10")
-    done = teraio(*words)
+    done = here(*words)
     said = done.stderr.decode()
     assert done.returncode == 69
     assert b"lower bound" in done.stdout
     assert b"no plan fits 1048576 bytes" in done.stdout
     assert f"the least possible is {12 * MIB} bytes" in said
     assert "--or-minimum" in said
-    least = teraio(*words, "--or-minimum", "--json")
+    least = here(*words, "--or-minimum", "--json")
     assert json.loads(least.stdout)["budget"]["memory_bytes"] == 12 * MIB
 
 
 def test_only_policies_without_a_plan(trace: Path) -> None:
-    done = teraio("compare", trace, *SLOW, "--policies", "keep")
+    done = here("compare", trace, *SLOW, "--policies", "keep")
     assert done.returncode == 69
     assert b"keep" in done.stdout
     assert "no policy has a plan for 25165824 bytes" in done.stderr.decode()
 
 
 def test_usage_errors_of_the_command(trace: Path, tmp_path: Path) -> None:
-    said = failed(teraio("compare", trace, *SLOW, "--policies", "lru,best", cwd=tmp_path), 2)
+    said = failed(here("compare", trace, *SLOW, "--policies", "lru,best", cwd=tmp_path), 2)
     assert "unknown policy: `best`" in said
     assert "hint: the policies are auto, greedy" in said
-    assert "--memory" in failed(teraio("compare", trace, cwd=tmp_path), 2)
+    assert "--memory" in failed(here("compare", trace, cwd=tmp_path), 2)
     assert names_in(tmp_path) == ["trace.parquet"]
 
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 import pytest
-from cli import failed, names_in, teraio
+from cli import failed, here, names_in, teraio
 
 from teraio.planner import solver
 from teraio_cli import folder_probe, probes
@@ -38,14 +38,14 @@ def test_doctor_tries_a_folder_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_doctor_fails_only_for_a_folder_that_was_named(tmp_path: Path) -> None:
-    done = teraio("doctor", tmp_path, tmp_path / "none")
+    done = here("doctor", tmp_path, tmp_path / "none")
     assert done.returncode == 74
     rows = [line.split() for line in done.stdout.decode().splitlines()]
     states = {row[0]: row[1] for row in rows if len(row) > 1}
     assert states[str(tmp_path)] == "ok"
     assert states[str(tmp_path / "none")] == "unusable"
     assert "Traceback" not in done.stderr.decode()
-    usable = teraio("doctor", tmp_path)
+    usable = here("doctor", tmp_path)
     assert usable.returncode == 0
     assert usable.stderr.decode() == f"\nnext: teraio bench {tmp_path} -o hardware.json\n"
 
@@ -137,4 +137,4 @@ def test_doctor_says_so_when_no_solver_is_there(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_unknown_option_is_a_usage_error() -> None:
-    assert "--nonsense" in failed(teraio("doctor", "--nonsense"), 2)
+    assert "--nonsense" in failed(here("doctor", "--nonsense"), 2)

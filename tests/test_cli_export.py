@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli import failed, names_in, teraio
+from cli import failed, here, names_in, teraio
 from traces import training_trace
 
 from teraio.profiler.trace import write_trace
@@ -35,14 +35,14 @@ def test_a_trace_and_its_plan_are_exported(trace: Path, tmp_path: Path) -> None:
 
 def test_a_plan_of_another_trace_is_refused(trace: Path, tmp_path: Path) -> None:
     write_trace(training_trace(5), tmp_path / "other.parquet")
-    assert teraio("plan", "other.parquet", "--memory", "60%", cwd=tmp_path).returncode == 0
-    said = failed(teraio("export", trace, "--plan", "plan.json", cwd=tmp_path), 65)
+    assert here("plan", "other.parquet", "--memory", "60%", cwd=tmp_path).returncode == 0
+    said = failed(here("export", trace, "--plan", "plan.json", cwd=tmp_path), 65)
     assert "is a plan for another trace" in said
     assert "trace.json" not in names_in(tmp_path)
 
 
 def test_inputs_that_cannot_be(trace: Path, tmp_path: Path) -> None:
-    assert "cannot both be stdin" in failed(teraio("export", "-", "--plan", "-"), 2)
-    failed(teraio("export", tmp_path / "none"), 66)
-    said = failed(teraio("export", trace, "--plan", trace, cwd=tmp_path), 65)
+    assert "cannot both be stdin" in failed(here("export", "-", "--plan", "-"), 2)
+    failed(here("export", tmp_path / "none"), 66)
+    said = failed(here("export", trace, "--plan", trace, cwd=tmp_path), 65)
     assert "not a plan" in said

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from cli import failed, names_in, teraio
+from cli import failed, here, names_in, teraio
 from foreign import CONFIG, TOY, write_run
 
 from teraio.planner.hardware import read_hardware
@@ -18,9 +18,9 @@ from teraio.planner.step import load_step
 from teraio.profiler.errors import UsageError
 from teraio.profiler.trace import read_trace
 from teraio_cli.import_ import parse_factor
-from teraio_cli.main import main
 
 DATA = Path(__file__).parent / "data"
+Ends = Callable[..., str]
 BERT = DATA / "g10-bert-256.tar.gz"
 
 
@@ -36,29 +36,17 @@ def semantics(tmp_path: Path) -> Path:
     return path
 
 
-class Here:
-    """Runs commands in this process, which spares the start of many."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._monkeypatch = monkeypatch
-        self._capsys = capsys
-
-    def ends(self, code: int, *words: str | Path) -> str:
-        """Run `teraio WORDS`, check how it ends, and return what it said."""
-        self._monkeypatch.setattr(sys, "argv", ["teraio", *map(str, words)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        said = self._capsys.readouterr()
-        assert (ended.value.code, said.out) == (code, "")
-        return said.err
-
-
 @pytest.fixture
-def here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Here:
+def ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ends:
+    """Run `teraio WORDS` in a folder, check how it ends, and return what it said."""
     monkeypatch.chdir(tmp_path)
-    return Here(monkeypatch, capsys)
+
+    def run_here(code: int, *words: str | Path) -> str:
+        done = here(*words)
+        assert (done.returncode, done.stdout) == (code, b""), done.stderr
+        return done.stderr.decode()
+
+    return run_here
 
 
 def test_g10_is_imported_with_its_hardware_and_plan(tmp_path: Path) -> None:
@@ -85,10 +73,10 @@ def test_g10_is_imported_with_its_hardware_and_plan(tmp_path: Path) -> None:
 
 def test_the_memory_of_g10s_plan_can_be_given(tmp_path: Path) -> None:
     words = ("import", "g10", BERT, "-o", "-", "--plan", "g10.json", "--memory")
-    done = teraio(*words, "45GiB", cwd=tmp_path)
+    done = here(*words, "45GiB", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert read_plan(tmp_path / "g10.json").budget.memory_bytes == 45 << 30
-    done = teraio("import", "g10", BERT, "--plan", "no.json", "--memory", "20GiB", cwd=tmp_path)
+    done = here("import", "g10", BERT, "--plan", "no.json", "--memory", "20GiB", cwd=tmp_path)
     said = done.stderr.decode()
     assert done.returncode == 69
     assert said.startswith("wrote `trace.parquet`, and no plan\nerror: ")
@@ -109,9 +97,9 @@ def test_pipes_carry_the_trace_and_nothing_else(tmp_path: Path, semantics: Path,
     assert names_in(tmp_path) == ["semantics.in", "toy", "toy.config"]
 
 
-def test_times_are_rescaled(here: Here, semantics: Path) -> None:
+def test_times_are_rescaled(ends: Ends, semantics: Path) -> None:
     def period(*words: str) -> int:
-        here.ends(0, "import", "teraio", semantics, "--force", *words)
+        ends(0, "import", "teraio", semantics, "--force", *words)
         return load_step(read_trace(Path("trace.parquet"))).period_ns
 
     assert period() == 4220
@@ -119,65 +107,65 @@ def test_times_are_rescaled(here: Here, semantics: Path) -> None:
     assert period("--speed-up", "2.5") == 1688
 
 
-def test_tensors_that_are_never_on_the_device_are_reported(here: Here, semantics: Path) -> None:
+def test_tensors_that_are_never_on_the_device_are_reported(ends: Ends, semantics: Path) -> None:
     semantics.write_text(TOY.semantics().replace("7|2048|1:1:0", "7|2048|1:0:-1"))
-    said = here.ends(0, "import", "teraio", semantics)
+    said = ends(0, "import", "teraio", semantics)
     assert "left out 1 tensors that are never on the device\n" in said
 
 
 def test_an_imported_trace_is_planned_for(tmp_path: Path) -> None:
-    done = teraio("import", "g10", BERT, cwd=tmp_path)
+    done = here("import", "g10", BERT, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = teraio("plan", "trace.parquet", "--memory", "90%", cwd=tmp_path)
+    done = here("plan", "trace.parquet", "--memory", "90%", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "this plan cannot be run" in done.stderr.decode()
 
 
 def test_outputs_are_kept_without_force(
-    here: Here, tmp_path: Path, semantics: Path, run: Path
+    ends: Ends, tmp_path: Path, semantics: Path, run: Path
 ) -> None:
     Path("trace.parquet").write_text("mine")
     Path("h.json").write_text("mine")
-    here.ends(73, "import", "teraio", semantics)
-    here.ends(73, "import", "g10", run)
+    ends(73, "import", "teraio", semantics)
+    ends(73, "import", "g10", run)
     words = ("import", "g10", run, "-o", "other.parquet", "--hardware", "h.json")
-    here.ends(73, *words)
+    ends(73, *words)
     assert Path("trace.parquet").read_text() == "mine"
     assert "other.parquet" not in names_in(tmp_path)
-    here.ends(0, *words, "--force")
+    ends(0, *words, "--force")
     assert read_hardware(Path("h.json")).ssd.read_bytes_per_s == 3_200_000_000
 
 
 def test_a_broken_input_writes_nothing(tmp_path: Path, semantics: Path, run: Path) -> None:
     semantics.write_text(TOY.semantics().replace("1|8192|", "1|x|"))
-    said = failed(teraio("import", "teraio", semantics, cwd=tmp_path), 65)
+    said = failed(here("import", "teraio", semantics, cwd=tmp_path), 65)
     assert said.startswith(f"error: `{semantics}`, line 4: expected `TENSOR|BYTES|")
     said = failed(teraio("import", "teraio", "-", stdin=b"x", cwd=tmp_path), 65)
     assert said.startswith("error: `stdin`, line 1: expected the device types")
     tensors = run / "statistics" / "tensors.config"
     tensors.write_text("?\n" + tensors.read_text())
-    said = failed(teraio("import", "g10", run, cwd=tmp_path), 65)
+    said = failed(here("import", "g10", run, cwd=tmp_path), 65)
     assert said.startswith(f"error: `{tensors}`, line 1: expected `tensor0 Is weight")
     assert names_in(tmp_path) == ["semantics.in", "toy", "toy.config"]
 
 
-def test_no_output_is_written_if_one_cannot_be_made(here: Here, tmp_path: Path, run: Path) -> None:
+def test_no_output_is_written_if_one_cannot_be_made(ends: Ends, tmp_path: Path, run: Path) -> None:
     words = ("import", "g10", run, "-o", "t.parquet")
-    said = here.ends(66, *words, "--plan", "p.json")
+    said = ends(66, *words, "--plan", "p.json")
     assert "has no `prefetch_guide.config`" in said
     (tmp_path / "toy.config").unlink()
-    said = here.ends(66, *words, "--hardware", "h.json")
+    said = ends(66, *words, "--hardware", "h.json")
     assert "no configuration beside the G10 run" in said
     assert names_in(tmp_path) == ["toy"]
-    said = here.ends(0, *words)
+    said = ends(0, *words)
     assert said.endswith("\nnext: teraio plan t.parquet --memory 60% -o plan.json\n")
 
 
-def test_missing_inputs(here: Here, tmp_path: Path) -> None:
-    assert "no such file or folder" in here.ends(66, "import", "g10", "none")
-    assert "no such file" in here.ends(66, "import", "teraio", "none")
-    assert "is a folder" in here.ends(65, "import", "teraio", tmp_path)
-    assert "no G10 run" in here.ends(65, "import", "g10", tmp_path)
+def test_missing_inputs(ends: Ends, tmp_path: Path) -> None:
+    assert "no such file or folder" in ends(66, "import", "g10", "none")
+    assert "no such file" in ends(66, "import", "teraio", "none")
+    assert "is a folder" in ends(65, "import", "teraio", tmp_path)
+    assert "no G10 run" in ends(65, "import", "g10", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -195,9 +183,9 @@ def test_missing_inputs(here: Here, tmp_path: Path) -> None:
     ],
 )
 def test_usage_errors(
-    words: tuple[str, ...], said: str, here: Here, tmp_path: Path, semantics: Path
+    words: tuple[str, ...], said: str, ends: Ends, tmp_path: Path, semantics: Path
 ) -> None:
-    assert said in here.ends(2, "import", *words)
+    assert said in ends(2, "import", *words)
     assert names_in(tmp_path) == ["semantics.in"]
 
 
@@ -208,6 +196,6 @@ def test_factors() -> None:
             parse_factor(text)
 
 
-def test_the_configuration_gives_the_next_command(here: Here, tmp_path: Path, run: Path) -> None:
+def test_the_configuration_gives_the_next_command(ends: Ends, tmp_path: Path, run: Path) -> None:
     (tmp_path / "toy.config").write_text(CONFIG.replace("size_GB      40", "size_GB      0.0001"))
-    assert "--memory 107374 --host-memory 128GiB" in here.ends(0, "import", "g10", run)
+    assert "--memory 107374 --host-memory 128GiB" in ends(0, "import", "g10", run)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cli import failed, names_in, teraio
+from cli import failed, here, names_in, teraio
 from traces import training_trace
 
 from teraio.profiler.trace import write_trace
@@ -72,7 +72,7 @@ def test_inspect_explains_a_bad_file(what: str, tmp_path: Path) -> None:
     content, words = (NO_TRACES | NO_PLANS)[what]
     path = tmp_path / "file"
     path.write_bytes(content)
-    said = failed(teraio("inspect", path), 65)
+    said = failed(here("inspect", path), 65)
     assert words in said
     assert str(path) in said
 
@@ -82,30 +82,30 @@ def test_plan_explains_a_bad_trace(what: str, tmp_path: Path) -> None:
     content, words = NO_TRACES[what]
     path = tmp_path / "file"
     path.write_bytes(content)
-    said = failed(teraio("plan", path, "--memory", "1GiB", cwd=tmp_path), 65)
+    said = failed(here("plan", path, "--memory", "1GiB", cwd=tmp_path), 65)
     assert words in said
     assert names_in(tmp_path) == ["file"]
 
 
 @pytest.mark.parametrize("command", [("inspect",), ("plan", "--memory", "1GiB")])
 def test_missing_and_unreadable_files(command: tuple[str, ...], tmp_path: Path) -> None:
-    assert "no such file" in failed(teraio(*command, tmp_path / "none"), 66)
-    assert "no such file" in failed(teraio(*command, tmp_path / "none" / "none"), 66)
-    assert "is a folder" in failed(teraio(*command, tmp_path), 65)
-    assert "`stdin`" in failed(teraio(*command, "-"), 65)
+    assert "no such file" in failed(here(*command, tmp_path / "none"), 66)
+    assert "no such file" in failed(here(*command, tmp_path / "none" / "none"), 66)
+    assert "is a folder" in failed(here(*command, tmp_path), 65)
+    assert "`stdin`" in failed(here(*command, "-"), 65)
 
 
 def test_a_plan_is_no_trace(tmp_path: Path) -> None:
     path = tmp_path / "old-plan.json"
     path.write_text('{"format": "teraio-plan/1"}')
-    said = failed(teraio("plan", path, "--memory", "1GiB", cwd=tmp_path), 65)
+    said = failed(here("plan", path, "--memory", "1GiB", cwd=tmp_path), 65)
     assert "not a teraio trace" in said
 
 
 def test_content_decides_and_not_the_name(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(_trace())
-    done = teraio("inspect", path, "--json")
+    done = here("inspect", path, "--json")
     assert json.loads(done.stdout)["file"] == "trace"
 
 
@@ -118,5 +118,5 @@ def test_stdin_serves_as_a_file() -> None:
 def test_hints_are_on_a_line_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "trace.parquet"
     path.write_bytes(_other_parquet())
-    said = failed(teraio("inspect", path), 65)
+    said = failed(here("inspect", path), 65)
     assert re.fullmatch(r"error: [^\n]+[^.\n]\n\nhint: [^\n]+[^.\n]\n", said)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import teraio
+from cli import here, teraio
 from traces import MIB, T, make_trace, training_trace, with_info
 
 from teraio.planner.hardware import ASSUMED
@@ -128,7 +128,7 @@ def files(tmp_path: Path) -> dict[str, Path]:
 
 @pytest.mark.parametrize("kind", ["trace", "plan"])
 def test_json_has_stable_keys_and_nothing_beside_it(kind: str, files: dict[str, Path]) -> None:
-    done = teraio("inspect", files[kind], "--json", "--top", "2")
+    done = here("inspect", files[kind], "--json", "--top", "2")
     summary = json.loads(done.stdout)
     assert summary["file"] == kind
     assert set(summary) == KEYS[kind]
@@ -160,7 +160,7 @@ def test_plan_that_cannot_be_run_is_not_said_to_be(tmp_path: Path) -> None:
         (("inspect", "plan"), "teraio simulate TRACE plan"),
         (("simulate", "trace", "plan"), "teraio export trace --plan plan"),
     ):
-        said = teraio(*words, cwd=tmp_path).stderr.decode()
+        said = here(*words, cwd=tmp_path).stderr.decode()
         assert said.endswith(f"so this plan cannot be run\nnext: {following}\n")
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from cli import failed, names_in, teraio
+from cli import failed, here, names_in
 from foreign import TOY, write_run
 from traces import training_trace
 
@@ -132,7 +132,7 @@ def test_no_command_replaces_what_it_reads(words: tuple[str, ...], tmp_path: Pat
     (tmp_path / "train.py").write_text("pass")
     before = {name: (tmp_path / name).read_bytes() for name in ("a", "hw", "train.py")}
     at = 2 if words[0] == "import" else 1
-    done = teraio(*words[:at], "--force", *words[at:], cwd=tmp_path)
+    done = here(*words[:at], "--force", *words[at:], cwd=tmp_path)
     assert "is an input of this command" in failed(done, 2)
     assert before == {name: (tmp_path / name).read_bytes() for name in before}
 
@@ -141,7 +141,7 @@ def test_a_file_of_an_imported_folder_is_not_replaced(tmp_path: Path) -> None:
     run = write_run(tmp_path / "toy", TOY.g10())
     target = run / "statistics" / "kernels.config"
     before = target.read_bytes()
-    done = teraio("import", "g10", "toy", "-o", target, "--force", cwd=tmp_path)
+    done = here("import", "g10", "toy", "-o", target, "--force", cwd=tmp_path)
     assert "is an input of this command" in failed(done, 2)
     assert target.read_bytes() == before
 

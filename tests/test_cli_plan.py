@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli import ENVIRONMENT, failed, names_in, teraio
+from cli import ENVIRONMENT, failed, here, names_in, teraio
 from traces import MIB, training_trace, with_info
 
 from teraio.planner.plan_file import read_plan, sha256_of
@@ -60,7 +60,7 @@ def test_pipes_carry_the_plan_and_nothing_else(trace: Path, tmp_path: Path) -> N
 def test_options_reach_the_planner(trace: Path, tmp_path: Path) -> None:
     hardware = tmp_path / "hardware.json"
     hardware.write_text(json.dumps(HARDWARE))
-    done = teraio(
+    done = here(
         "plan", trace, "--memory", "50MiB", "--host-memory", "8MiB", "--hardware", hardware,
         "--ssd-write", "1GB/s", "--policy", "greedy", "--min-tensor", "2MiB", "--margin", "5%",
         "-o", "p.json", cwd=tmp_path,
@@ -76,20 +76,20 @@ def test_options_reach_the_planner(trace: Path, tmp_path: Path) -> None:
 
 
 def test_step_that_fits_has_nothing_to_move(trace: Path, tmp_path: Path) -> None:
-    done = teraio("plan", trace, "--memory", "1GiB", cwd=tmp_path)
+    done = here("plan", trace, "--memory", "1GiB", cwd=tmp_path)
     assert "none has to move" in done.stderr.decode()
     assert read_plan(tmp_path / "plan.json").actions == ()
 
 
 def test_budget_under_the_possible(trace: Path, tmp_path: Path) -> None:
     words = ("plan", trace, "--memory", "1MiB")
-    said = failed(teraio(*words, cwd=tmp_path), 69)
+    said = failed(here(*words, cwd=tmp_path), 69)
     least = 12 * MIB
     assert f"least possible is {least} bytes" in said
     assert "aten.op" in said
     assert "parameter layers." in said
     assert names_in(tmp_path) == ["trace.parquet"]
-    done = teraio(*words, "--or-minimum", cwd=tmp_path)
+    done = here(*words, "--or-minimum", cwd=tmp_path)
     assert "budget       12.00 MiB, the least possible" in done.stderr.decode()
     assert read_plan(tmp_path / "plan.json").budget.memory_bytes == least
 
@@ -98,9 +98,9 @@ def test_existing_output_needs_force(trace: Path, tmp_path: Path) -> None:
     output = tmp_path / "plan.json"
     output.write_text("mine")
     words = ("plan", trace, "--memory", "60%")
-    assert "--force" in failed(teraio(*words, cwd=tmp_path), 73)
+    assert "--force" in failed(here(*words, cwd=tmp_path), 73)
     assert output.read_text() == "mine"
-    assert teraio(*words, "--force", cwd=tmp_path).returncode == 0
+    assert here(*words, "--force", cwd=tmp_path).returncode == 0
     assert read_plan(output).actions
 
 
@@ -124,21 +124,21 @@ def test_folder_that_cannot_be_written(trace: Path) -> None:
     ],
 )
 def test_usage_errors(options: tuple[str, ...], words: str, trace: Path, tmp_path: Path) -> None:
-    assert words in failed(teraio("plan", trace, *options, cwd=tmp_path), 2)
+    assert words in failed(here("plan", trace, *options, cwd=tmp_path), 2)
     assert names_in(tmp_path) == ["trace.parquet"]
 
 
 def test_bad_hardware_file(trace: Path, tmp_path: Path) -> None:
     words = ("plan", trace, "--memory", "60%", "--hardware", "hardware.json")
-    failed(teraio(*words, cwd=tmp_path), 66)
+    failed(here(*words, cwd=tmp_path), 66)
     (tmp_path / "hardware.json").write_text('{"ssd": {}}')
-    assert "`host_link` is missing" in failed(teraio(*words, cwd=tmp_path), 65)
+    assert "`host_link` is missing" in failed(here(*words, cwd=tmp_path), 65)
 
 
 def test_trace_without_fingerprint_makes_a_plan_that_cannot_be_run(tmp_path: Path) -> None:
     path = tmp_path / "imported.parquet"
     write_trace(with_info(training_trace(4), fingerprint="", signatures=()), path)
-    said = teraio("plan", path, "--memory", "60%", cwd=tmp_path).stderr.decode()
+    said = here("plan", path, "--memory", "60%", cwd=tmp_path).stderr.decode()
     assert "cannot be run" in said
     assert said.endswith("next: teraio inspect plan.json\n")
 

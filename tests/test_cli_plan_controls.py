@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import typer
-from cli import failed, names_in, teraio
+from cli import failed, here, names_in, teraio
 from traces import MIB, training_trace
 
 from teraio.planner.plan import Controls
@@ -56,14 +56,14 @@ def test_controls_reach_the_plan_the_report_and_inspect(trace: Path, tmp_path: P
 
 
 def test_wear_is_told_by_plan_and_inspect(trace: Path, tmp_path: Path) -> None:
-    done = teraio("plan", trace, "--memory", "40MiB", "--tbw", "600TB", "--json", cwd=tmp_path)
+    done = here("plan", trace, "--memory", "40MiB", "--tbw", "600TB", "--json", cwd=tmp_path)
     summary = json.loads(done.stdout)
     wear = summary["endurance"]
     assert wear["step_bytes"] == summary["prediction"]["ssd"]["to_tier_bytes"] > 0
     assert wear["days"] == pytest.approx(600 * 10**12 / wear["day_bytes"])
     line = next(x for x in done.stderr.decode().splitlines() if x.startswith("ssd wear"))
     assert line.endswith("days to the rated 600.00 TB")
-    shown = teraio("inspect", "plan.json", "--json", cwd=tmp_path)
+    shown = here("inspect", "plan.json", "--json", cwd=tmp_path)
     summary["policy"]["seconds"] = None
     assert json.loads(shown.stdout) == summary
 
@@ -106,29 +106,29 @@ def test_usage_errors(options: tuple[str, ...], words: str, trace: Path, tmp_pat
 
 def test_what_a_control_makes_impossible_names_it(trace: Path, tmp_path: Path) -> None:
     words = ("plan", trace, "--memory", "20MiB")
-    said = failed(teraio(*words, "--keep", "^parameter:", cwd=tmp_path), 69)
+    said = failed(here(*words, "--keep", "^parameter:", cwd=tmp_path), 69)
     assert "MiB of it is idle there in tensors that are kept (`--keep`)" in said
-    said = failed(teraio(*words, "--ssd-writes", "0", cwd=tmp_path), 69)
+    said = failed(here(*words, "--ssd-writes", "0", cwd=tmp_path), 69)
     assert "`--ssd-writes`" in said
     host = ("--host-memory", "4MiB", "--tiers", "host")
-    said = failed(teraio(*words, *host, cwd=tmp_path), 69)
+    said = failed(here(*words, *host, cwd=tmp_path), 69)
     assert "at least 71303168 bytes (68.00 MiB) are needed" in said
     assert "least possible" not in said
     assert "hint: `--or-minimum` searches" in said
-    done = teraio(*words, "--ssd-writes", "40MiB", "--or-minimum", cwd=tmp_path)
+    done = here(*words, "--ssd-writes", "40MiB", "--or-minimum", cwd=tmp_path)
     assert ", the least that was found" in done.stderr.decode()
 
 
 def test_host_memory_that_has_no_effect_is_told(trace: Path, tmp_path: Path) -> None:
     words = ("plan", trace, "--memory", "40MiB", "--host-memory", "1GiB", "--tiers", "ssd")
-    assert b"warning: `--host-memory` has no effect" in teraio(*words, cwd=tmp_path).stderr
+    assert b"warning: `--host-memory` has no effect" in here(*words, cwd=tmp_path).stderr
     assert read_plan(tmp_path / "plan.json").budget.host_bytes == 0
 
 
 def test_explaining_needs_no_output(trace: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("mine")
     words = ("plan", trace, "--memory", "40MiB", "--explain", "layers.5.weight.exp_avg")
-    done = teraio(*words, cwd=tmp_path)
+    done = here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     shown = done.stdout.decode()
     assert shown.startswith("tensor 11, layers.5.weight.exp_avg: optimizer_state, 4.00 MiB, 1 use")
@@ -137,14 +137,14 @@ def test_explaining_needs_no_output(trace: Path, tmp_path: Path) -> None:
     assert shown.splitlines()[-1].startswith(("moves in 1 of its 1 idle", "stays: the step fits"))
     assert "no plan was written" in done.stderr.decode()
     assert (tmp_path / "plan.json").read_text() == "mine"
-    found = json.loads(teraio(*words, "--json", cwd=tmp_path).stdout)
+    found = json.loads(here(*words, "--json", cwd=tmp_path).stdout)
     assert found["why"] == shown.splitlines()[-1]
     assert found["intervals"][0]["costs"][0]["tier"] == "ssd"
 
 
 def test_explaining_and_writing(trace: Path, tmp_path: Path) -> None:
     words = ("plan", trace, "--memory", "40MiB", "--explain", "0", "-o", "p.json")
-    assert teraio(*words, cwd=tmp_path).stdout
+    assert here(*words, cwd=tmp_path).stdout
     assert read_plan(tmp_path / "p.json").actions
 
 

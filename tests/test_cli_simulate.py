@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import COMMAND, ENVIRONMENT, failed, teraio
+from cli import COMMAND, ENVIRONMENT, failed, here, teraio
 from traces import MIB, training_trace
 
 from teraio.planner.hardware import ASSUMED
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def simulated(folder: Path, *options: str, trace: str = "trace") -> dict[str, Any]:
-    done = teraio("simulate", trace, "plan", "--json", *options, cwd=folder)
+    done = here("simulate", trace, "plan", "--json", *options, cwd=folder)
     assert done.returncode == 0, done.stderr
     summary: dict[str, Any] = json.loads(done.stdout)
     return summary
@@ -95,7 +95,7 @@ def test_other_drives_give_another_step_beside_the_plans(folder: Path) -> None:
     assert slow["hardware"]["ssd"]["read_bytes_per_s"] == 10**9
     assert slow["hardware"]["ssd"]["write_bytes_per_s"] == ASSUMED.ssd.write_bytes_per_s
     assert fast["hardware"]["ssd"]["drives"] == 3
-    done = teraio("simulate", "trace", "plan", "--ssd-read", "1GB/s", cwd=folder)
+    done = here("simulate", "trace", "plan", "--ssd-read", "1GB/s", cwd=folder)
     assert "longer than predicted" in done.stdout.decode()
     rates = "--ssd-read 1GB/s --ssd-write 6.5GB/s --host-link 25GB/s"
     words = f"next: teraio plan trace --memory {20 * MIB} {rates} -o plan.json\n"
@@ -104,9 +104,9 @@ def test_other_drives_give_another_step_beside_the_plans(folder: Path) -> None:
 
 def test_the_next_plan_keeps_to_the_controls(folder: Path, tmp_path: Path) -> None:
     words = ("--memory", "50%", "--keep", "a b|^none", "--min-tensor", "2MiB", "--margin", "5%")
-    done = teraio("plan", folder / "trace", *words, cwd=tmp_path)
+    done = here("plan", folder / "trace", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    done = teraio("simulate", folder / "trace", "plan.json", "--ssds", "2", "--json", cwd=tmp_path)
+    done = here("simulate", folder / "trace", "plan.json", "--ssds", "2", "--json", cwd=tmp_path)
     said = done.stderr.decode()
     controls = f"--margin 5% --min-tensor {2 * MIB} --keep 'a b|^none' --ssds 2"
     assert controls in said
@@ -126,7 +126,7 @@ def test_hardware_files_replace_the_plans_rates(folder: Path) -> None:
 
 
 def test_another_trace_of_the_same_program_is_noted(folder: Path) -> None:
-    done = teraio("simulate", "slower", "plan", "--json", cwd=folder)
+    done = here("simulate", "slower", "plan", "--json", cwd=folder)
     assert done.stderr.decode().startswith("note: the plan was made from another trace")
     assert json.loads(done.stdout)["ideal_ns"] == 10 * simulated(folder)["ideal_ns"]
 
@@ -136,7 +136,7 @@ def test_another_trace_of_the_same_program_is_noted(folder: Path) -> None:
     [("longer", "it has 30 ops, the trace 35"), ("larger", "4194304 bytes in it, 5242880 in")],
 )
 def test_plan_for_another_program(folder: Path, trace: str, words: str) -> None:
-    said = failed(teraio("simulate", trace, "plan", cwd=folder), 65)
+    said = failed(here("simulate", trace, "plan", cwd=folder), 65)
     assert "the plan is for another trace" in said
     assert words in said
 
@@ -163,7 +163,7 @@ def test_one_of_both_comes_through_a_pipe(folder: Path, piped: str) -> None:
     ],
 )
 def test_bad_input(folder: Path, words: tuple[str, ...], code: int, said: str) -> None:
-    assert said in failed(teraio("simulate", *words, cwd=folder), code)
+    assert said in failed(here("simulate", *words, cwd=folder), code)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_a_plan_that_breaks_a_rule(folder: Path, tmp_path: Path, actions: Any, s
     plan["actions"] = actions(plan["actions"])
     plan["tensors"] = plan["tensors"] if plan["actions"] else []
     (tmp_path / "plan").write_text(json.dumps(plan))
-    words = failed(teraio("simulate", folder / "trace", "plan", cwd=tmp_path), 65)
+    words = failed(here("simulate", folder / "trace", "plan", cwd=tmp_path), 65)
     assert "the plan is wrong" in words
     assert said in words
 

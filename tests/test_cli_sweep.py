@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import COMMAND, ENVIRONMENT, failed, teraio
+from cli import COMMAND, ENVIRONMENT, failed, here, teraio
 from traces import MIB, training_trace
 
 from teraio.planner.plan_file import sha256_of
@@ -49,7 +49,7 @@ def test_a_row_for_each_combination(trace: Path) -> None:
 def test_csv_and_json_have_the_same_figures(trace: Path) -> None:
     piped = teraio("sweep", "-", *LISTS, "--csv", "--tbw", "1TB", stdin=trace.read_bytes())
     rows = list(csv.DictReader(io.StringIO(piped.stdout.decode())))
-    found = json.loads(teraio("sweep", trace, *LISTS, "--json", "--tbw", "1TB").stdout)
+    found = json.loads(here("sweep", trace, *LISTS, "--json", "--tbw", "1TB").stdout)
     assert found["trace"]["sha256"] == sha256_of(trace)
     assert (found["policy"], found["peak_bytes"], found["ideal_ns"]) == ("g10", 48 * MIB, 10**7)
     assert len(rows) == len(found["rows"]) == 6
@@ -67,17 +67,17 @@ def test_csv_and_json_have_the_same_figures(trace: Path) -> None:
 
 def test_points_that_do_not_fit_say_what_would(trace: Path) -> None:
     words = ("sweep", trace, "--memory", "1MiB,30MiB", *QUICK)
-    done = teraio(*words)
+    done = here(*words)
     assert done.returncode == 0
     assert "needs 12.00 MiB" in done.stdout.decode().splitlines()[1]
-    low, fits = json.loads(teraio(*words, "--json").stdout)["rows"]
+    low, fits = json.loads(here(*words, "--json").stdout)["rows"]
     assert (low["least_bytes"], low["step_ns"]) == (12 * MIB, None)
     assert "no plan fits 1048576 bytes" in low["reason"]
     assert (fits["least_bytes"], fits["reason"], fits["plan_of"]) == (None, "", None)
 
 
 def test_nothing_fits(trace: Path) -> None:
-    done = teraio("sweep", trace, "--memory", "1MiB,2MiB", "--csv", *QUICK)
+    done = here("sweep", trace, "--memory", "1MiB,2MiB", "--csv", *QUICK)
     said = done.stderr.decode()
     assert done.returncode == 69
     assert len(done.stdout.splitlines()) == 3
@@ -87,7 +87,7 @@ def test_nothing_fits(trace: Path) -> None:
 
 def test_with_little_host_memory_at_least_so_much_is_needed(trace: Path) -> None:
     words = ("--host-memory", "8MiB", "--tiers", "host", *QUICK)
-    done = teraio("sweep", trace, "--memory", "1MiB", *words)
+    done = here("sweep", trace, "--memory", "1MiB", *words)
     assert "needs at least 40.00 MiB" in done.stdout.decode()
     said = done.stderr.decode()
     assert "at least 41943040 bytes (40.00 MiB) are needed" in said
@@ -96,19 +96,19 @@ def test_with_little_host_memory_at_least_so_much_is_needed(trace: Path) -> None
 
 def test_host_memory_has_an_axis(trace: Path) -> None:
     words = ("--host-memory", "0,8MiB,1GiB", "--host-link", "10GB/s,20GB/s")
-    done = teraio("sweep", trace, "--memory", "24MiB", *words, *QUICK)
+    done = here("sweep", trace, "--memory", "24MiB", *words, *QUICK)
     head, *rows = done.stdout.decode().splitlines()
     for name in ("host memory", "host link", "to ssd"):
         assert name in head
     assert len(rows) == 6
-    only = teraio("sweep", trace, "--memory", "24MiB", *words, "--tiers", "host", *QUICK)
+    only = here("sweep", trace, "--memory", "24MiB", *words, "--tiers", "host", *QUICK)
     assert "there is none for them" in failed(only, 2)
 
 
 def test_usage_errors_of_the_command(trace: Path) -> None:
     words = ("sweep", trace, "--memory", "16MiB,16777216")
-    assert "`16MiB` and `16777216`, which is the same twice" in failed(teraio(*words), 2)
-    assert "--memory" in failed(teraio("sweep", trace), 2)
+    assert "`16MiB` and `16777216`, which is the same twice" in failed(here(*words), 2)
+    assert "--memory" in failed(here("sweep", trace), 2)
 
 
 @pytest.mark.parametrize(

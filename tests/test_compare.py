@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from traces import MIB, hardware, traces, training_trace
 
+from examples import examples
 from teraio.planner import compare as module
 from teraio.planner.bound import lower_bound_ns
 from teraio.planner.compare import COMPARED, compare, require_policies
@@ -143,11 +144,7 @@ def test_names_that_are_refused(names, words):
         compared(training_trace(3), policies=names)
 
 
-@settings(
-    max_examples=25,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
-)
+@examples(20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(traces(), hardware(), st.sampled_from([0.5, 0.7, 0.9, 1]), st.sampled_from([0, 16 * MIB]))
 def test_any_trace(trace, channels, share, host_bytes):
     step = load_step(trace)

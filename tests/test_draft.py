@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from teraio.planner.draft import Draft, proven_least
 from teraio.planner.solver import Model, solve
 
@@ -75,7 +76,7 @@ def programs(draw: st.DrawFn) -> Model:
     return draft.model()
 
 
-@settings(max_examples=80, deadline=None)
+@examples(40)
 @given(programs(), st.data())
 def test_no_multipliers_prove_too_much(model: Model, data: st.DataObject) -> None:
     found = solve(model)

@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 from faulty_store import FaultyStore, Gate
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from raw_memory import Buffer, nothing_leaks
 
+from examples import examples
 from teraio.executor.engine import QueuedTransfer, TransferEngine
 from teraio.executor.stores.host import HostStore
 from teraio.executor.stores.posix import PosixStore
@@ -86,7 +87,7 @@ def test_bytes_go_and_come_back(engine: TransferEngine, memory: HostStore, nbyte
             assert transfer.ended_ns >= transfer.started_ns >= transfer.queued_ns
 
 
-@settings(deadline=None, max_examples=20)
+@examples(15)
 @given(
     sizes=st.lists(st.integers(0, 5 * PIECE), min_size=1, max_size=20),
     seed=st.integers(0, 1000),

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces
 
+from examples import examples
 from teraio.planner.explain import explain, find_tensor
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
@@ -160,7 +161,7 @@ def test_many_that_match_are_counted():
         find_tensor(step, "w")
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(traces(), hardware(), st.sampled_from([0, 0.3, 0.8, 1]), st.sampled_from([0, 16 * MIB]))
 def test_the_moves_of_a_plan_are_those_explained(own, channels, share, host_bytes):
     step = load_step(own)

@@ -2,11 +2,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from problems import checked_plan, problem_of
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
+from examples import examples
 from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.minimum import least_memory
 from teraio.planner.plan import MIN_TENSOR_BYTES
@@ -36,7 +37,7 @@ def step_ns(problem, answer):
 
 
 @pytest.mark.parametrize("policy", ["fluid", "auto"])
-@settings(max_examples=30, deadline=None)
+@examples(25)
 @given(
     trace=traces(), channels=hardware(), share=st.sampled_from([0, 0.3, 0.8]), host=st.booleans()
 )
@@ -56,7 +57,7 @@ def test_auto_is_greedy_where_that_does_not_stall():
     assert auto(problem) == replace(greedy(problem), policy="greedy")
 
 
-@settings(max_examples=20, deadline=None)
+@examples(20)
 @given(traces(), hardware(), st.sampled_from([0, 0.3, 0.8]))
 def test_auto_is_never_slower_than_teraio_and_g10(trace, channels, share):
     problem = problem_at(trace, share, channels)
@@ -79,7 +80,7 @@ def test_without_a_solver_auto_does_what_it_can(monkeypatch):
     assert auto(problem).actions
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@examples(25, derandomize=True)
 @given(
     traces(),
     hardware(),

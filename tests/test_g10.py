@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 from foreign import CONFIG, TOY, Foreign, foreign_steps, run_files
-from hypothesis import given, settings
+from hypothesis import given
 
+from examples import examples
 from teraio.planner.step import load_step, peak
 from teraio.profiler.errors import BadInputError
 from teraio.profiler.importers.g10 import read_g10
@@ -71,7 +72,7 @@ def test_the_frequency_is_that_of_the_configuration() -> None:
 
 
 @given(foreign_steps())
-@settings(max_examples=60, deadline=None)
+@examples(30)
 def test_any_step_is_read_back(foreign: Foreign) -> None:
     trace = read_g10(run_files(foreign.g10()))
     step = load_step(trace)

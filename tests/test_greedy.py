@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
+from examples import examples
 from teraio.planner.copies import families
 from teraio.planner.grid import Grid
 from teraio.planner.hardware import ASSUMED, with_rates
@@ -162,7 +163,7 @@ def placed(problem, ops_in_a_bin=1):
     return schedule
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(
     traces(),
     hardware(),
@@ -204,7 +205,7 @@ def test_the_books_balance(trace, channels, share, host_bytes, ops_in_a_bin):
     assert all(ours.in_time(i) == fresh.in_time(i) for i in range(len(problem.intervals)))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(
     traces(),
     hardware(),
@@ -229,7 +230,7 @@ def test_no_option_is_better_than_its_limit(trace, channels, share, host_bytes, 
         assert pressed is None or pressed.ratio <= forced[index] * (1 + 1e-9)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(traces(), st.integers(1, 7), st.integers(-100, 200))
 def test_bins_and_ops_agree(trace, ops_in_a_bin, op):
     problem = problem_of(trace, share=0.5)
@@ -259,7 +260,7 @@ def windows(schedule):
     return {index: (p.gone, p.back) for index, p in schedule.placed.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(traces(), hardware(), st.sampled_from([0, 0.2, 0.6]))
 def test_slack_keeps_the_budget_and_narrows_no_window(trace, channels, share):
     schedule = placed(problem_of(trace, share=share, channels=channels))
@@ -270,7 +271,7 @@ def test_slack_keeps_the_budget_and_narrows_no_window(trace, channels, share):
         assert before[index][0] <= gone <= back <= before[index][1]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(traces(), hardware(), st.sampled_from([0, 0.2, 0.6]))
 def test_windows_set_anew_keep_the_budget(trace, channels, share):
     problem = problem_of(trace, share=share, channels=channels)

@@ -6,11 +6,12 @@ from dataclasses import replace
 from importlib import import_module
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from problems import checked_plan, problem_of
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
+from examples import examples
 from teraio.planner import solver
 from teraio.planner.absence import planned_peak
 from teraio.planner.make import make_plan
@@ -178,7 +179,7 @@ def test_same_problem_same_plan() -> None:
     assert replace(ilp(crossed()), gap=None) == replace(ilp(crossed()), gap=None)
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(traces(), hardware(), st.sampled_from([0, 0.3, 0.8]), st.booleans())
 def test_any_trace_gets_a_right_plan(trace, channels, share, host):
     checked_plan(trace, "ilp", share, hardware=channels, host_bytes=(1 << 40) * host)

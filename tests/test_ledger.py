@@ -1,14 +1,15 @@
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from problems import problem_of
 from traces import MIB, hardware, traces
 
+from examples import examples
 from teraio.planner.policies.ledger import Ledger
 from teraio.planner.step import load_step, peak
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(traces(), hardware(), st.sampled_from([0, 8 * MIB]), st.data())
 def test_one_interval_and_all_at_once_say_the_same(trace, channels, host_bytes, data):
     memory = peak(load_step(trace)) // 2
@@ -37,7 +38,7 @@ def test_one_interval_and_all_at_once_say_the_same(trace, channels, host_bytes, 
     assert ledger.memory.over.tolist() == over.tolist() * 2
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(traces(), hardware())
 def test_starting_earlier_puts_no_op_over_the_budget(trace, channels):
     ledger = Ledger(problem_of(trace, peak(load_step(trace)) // 2, hardware=channels))

@@ -2,10 +2,11 @@ import io
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
+from examples import examples
 from teraio.planner.check import check_plan
 from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.make import POLICIES, make_plan
@@ -186,7 +187,7 @@ def test_the_program_of_the_plan():
     assert program.signature == (0, 1, 2)
 
 
-@settings(max_examples=100, deadline=None)
+@examples(40)
 @given(traces(), hardware(), SHARES, st.sampled_from([0, 0, 4 * MIB, 64 * MIB]))
 def test_any_budget_from_the_least_up_gets_a_right_plan(trace, channels, share, host_bytes):
     step = load_step(trace)
@@ -204,7 +205,7 @@ def test_any_budget_from_the_least_up_gets_a_right_plan(trace, channels, share, 
             plan_for(trace, least - 1, **options)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(traces(), hardware(), SHARES)
 def test_an_offload_after_a_write_always_writes(trace, channels, share):
     step = load_step(trace)

@@ -4,10 +4,11 @@ import io
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
+from examples import examples
 from teraio.planner.check import check_plan
 from teraio.planner.controls import matched
 from teraio.planner.hardware import ASSUMED, with_rates
@@ -189,7 +190,7 @@ RULES = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(
     traces(),
     hardware(),

@@ -1,6 +1,7 @@
-from hypothesis import given, settings
+from hypothesis import given
 from traces import MIB, T, make_trace, traces
 
+from examples import examples
 from teraio.planner.minimum import least_memory
 from teraio.planner.step import idle_intervals, load_step
 
@@ -52,7 +53,7 @@ def test_host_memory_that_is_full_counts_for_those_that_have_no_other_tier():
         assert [t.id for t in least.tensors] == [4]
 
 
-@settings(max_examples=80, deadline=None)
+@examples(40)
 @given(traces())
 def test_the_least_is_what_its_tensors_add_up_to(trace):
     step = load_step(trace)

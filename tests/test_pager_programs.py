@@ -9,10 +9,10 @@ from typing import Any
 
 import hypothesis.strategies as st
 import torch
-from hypothesis import settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 from manual import ManualEngine, content, filled, make_pager
 
+from examples import examples
 from teraio.executor.memory import address_of
 from teraio.executor.page import FOREVER, Page
 from teraio.executor.pager import SMALLEST_EVICTION
@@ -234,7 +234,5 @@ class Programs(RuleBasedStateMachine):
         assert all(not store.kept for store in self.pager.stores.values())  # type: ignore[attr-defined]
 
 
-Programs.TestCase.settings = settings(
-    max_examples=200, stateful_step_count=50, deadline=None, print_blob=True
-)
+Programs.TestCase.settings = examples(60, stateful_step_count=50, print_blob=True)
 TestPrograms = Programs.TestCase

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from traces import MIB, hardware, traces, training_trace
 
+from examples import examples
 from teraio.planner.make import make_plan
 from teraio.planner.minimum import least_memory
 from teraio.planner.perfetto import trace_events
@@ -95,7 +96,7 @@ def test_a_plan_shows_waits_moves_and_memory() -> None:
 
 
 @given(traces(), hardware())
-@settings(max_examples=40, deadline=None)
+@examples(25)
 def test_memory_with_a_plan_is_within_its_budget(trace: Trace, hardware: Hardware) -> None:
     step = load_step(trace)
     least = least_memory(step, idle_intervals(step, MIB)).nbytes

@@ -5,10 +5,11 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import training_trace
 
+from examples import examples
 from teraio.planner.plan import (
     NO_CONTROLS,
     Budget,
@@ -114,7 +115,7 @@ def sample():
     )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@examples(40)
 @given(plans())
 def test_a_plan_reads_back_as_it_was_written(plan):
     text = text_of(plan)
@@ -278,7 +279,7 @@ def test_a_packing_that_unpacks_to_more_than_the_ops_is_refused():
         read_plan(io.StringIO(json.dumps(document)))
 
 
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(st.data())
 def test_a_damaged_file_is_refused_or_read_never_a_crash(data):
     text = text_of(sample())

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.points import MOST_POINTS, Axes, neighbours_below, points_of
 from teraio.profiler.errors import UsageError
@@ -52,7 +53,7 @@ def test_as_many_as_are_allowed():
     assert len(points_of(axes, ASSUMED)) == MOST_POINTS
 
 
-@settings(max_examples=200, deadline=None)
+@examples(100)
 @given(st.sets(st.tuples(*[st.integers(0, 3)] * 3), min_size=1, max_size=20))
 def test_neighbours_below_lead_to_all_that_have_no_more(amounts):
     order = sorted(amounts)

@@ -1,11 +1,12 @@
 """Every policy, whatever the trace: a plan that the checker accepts, or an honest error."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from problems import FAST, checked_plan, offloads
 from traces import MIB, hardware, traces, training_trace
 
+from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
 from teraio.planner.plan import Controls
@@ -24,7 +25,7 @@ def test_each_has_its_name_on_the_command_line():
     assert set(NAMES) <= set(POLICIES)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(60)
 @given(
     traces(),
     hardware(),
@@ -42,7 +43,7 @@ def test_any_trace_gets_a_right_plan_or_an_honest_error(trace, channels, name, s
         assert plan.policy.name == name
 
 
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(traces(), st.sampled_from(NAMES), st.sampled_from(["ssd", "host", "writes", "rule"]))
 def test_the_users_rules_hold_for_every_policy(trace, name, rule):
     controls = {

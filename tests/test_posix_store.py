@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from raw_memory import Buffer, nothing_leaks
 
+from examples import examples
 from teraio.executor.stores import posix
 from teraio.executor.stores.memory import address_of
 from teraio.executor.stores.posix import ALIGNMENT, PosixStore
@@ -97,7 +98,7 @@ def test_any_size_comes_back_unchanged(
     store.close()
 
 
-@settings(deadline=None, max_examples=30)
+@examples(20)
 @given(
     steps=st.lists(st.tuples(st.booleans(), st.integers(0, 60_000)), max_size=25),
     folders=st.integers(1, 3),

@@ -1,10 +1,11 @@
 """What moving a tensor relieves, against counting op by op."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces
 
+from examples import examples
 from teraio.planner.bandwidth import transfer_ns
 from teraio.planner.controls import problem_of
 from teraio.planner.hardware import ASSUMED
@@ -76,7 +77,7 @@ def test_nothing_has_a_rank_in_a_step_that_fits():
     assert rank(problem_for(small(), 14 * MIB)) == {}
 
 
-@settings(max_examples=80, deadline=None)
+@examples(40)
 @given(traces(), hardware(), st.floats(0, 1.1), st.sampled_from([0, 8 * MIB]))
 def test_relief_and_ranks_are_those_counted_by_hand(trace, channels, share, host_bytes):
     memory = int(share * peak(load_step(trace)))

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from faulty_store import FaultyStore
 from home import Done, Home, bits, with_memory
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import teraio.executor.stores.opening
+from examples import examples
 from teraio.executor.stores.base import Piece
 from teraio.executor.stores.posix import PosixStore
 from teraio.planner.plan import Action, Offload, Plan, PlannedTensor, Prefetch
@@ -137,9 +138,7 @@ def nonsense(draw: st.DrawFn, ops: int, tensors: list[PlannedTensor]) -> tuple[A
     return tuple(actions)
 
 
-@settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@examples(12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data(), tight=st.booleans(), shifted=st.booleans())
 def test_any_plan_at_all_gives_the_same_results(
     home: Home, plan: Plan, data: st.DataObject, tight: bool, shifted: bool

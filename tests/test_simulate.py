@@ -2,10 +2,11 @@ from dataclasses import astuple, replace
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, training_trace
 
+from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
 from teraio.planner.plan import Hardware, HostLink, Offload, Prefetch, Ssd
@@ -174,7 +175,7 @@ def planned(share, micro_batches):
     )
 
 
-@settings(max_examples=80, deadline=None)
+@examples(30)
 @given(hardware(), st.sampled_from([0.2, 0.5]), st.sampled_from([1, 3]))
 def test_a_step_is_never_shorter_than_what_it_must_do(channels, share, micro_batches):
     step, plan = planned(share, micro_batches)
@@ -249,7 +250,7 @@ def in_order(draw):
 RATES = st.sampled_from([10**8, 5 * 10**8, 10**9, 1_100_000_000, 3 * 10**9, 10**10])
 
 
-@settings(max_examples=100, deadline=None)
+@examples(40)
 @given(in_order(), RATES, RATES)
 def test_more_bandwidth_never_costs_time_if_transfers_start_in_the_order_of_need(
     case, one_rate, another_rate
@@ -263,7 +264,7 @@ def test_more_bandwidth_never_costs_time_if_transfers_start_in_the_order_of_need
     assert fast.step_ns <= slow.step_ns
 
 
-@settings(max_examples=40, deadline=None)
+@examples(25)
 @given(in_order(), st.sampled_from(["ssd", "host"]))
 def test_on_channels_of_any_speed_nothing_queues(case, tier):
     step, actions = case

@@ -1,9 +1,10 @@
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from traces import MIB, T, make_trace, traces, training_trace
 
+from examples import examples
 from teraio.planner.step import Interval, Use, idle_intervals, load_step, peak
 from teraio.profiler.errors import BadInputError
 from teraio.profiler.trace import Trace
@@ -124,7 +125,7 @@ def test_chunked_tables_with_other_dictionaries_load_alike():
     assert load_step(Trace(pa.concat_tables(rebuilt), trace.info)) == load_step(trace)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(traces())
 def test_demand_equals_a_count_by_hand(trace):
     step = load_step(trace)

@@ -6,10 +6,11 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
+from examples import examples
 from teraio.planner.hardware import ASSUMED, with_rates, with_tbw
 from teraio.planner.make import make_plan
 from teraio.planner.plan import NO_CONTROLS, Offload, Prefetch
@@ -155,7 +156,7 @@ def test_what_is_not_a_row_is_raised():
         swept(trace, Axes(()))
 
 
-@settings(max_examples=30, deadline=None)
+@examples(20)
 @given(
     traces(max_ops=16, max_tensors=8),
     hardware(),

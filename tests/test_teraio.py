@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from foreign import TOY, Foreign, foreign_steps
-from hypothesis import given, settings
+from hypothesis import given
 
+from examples import examples
 from teraio.planner.copies import families
 from teraio.planner.step import Step, idle_intervals, load_step, peak
 from teraio.profiler.errors import BadInputError, UsageError
@@ -110,7 +111,7 @@ def test_times_are_scaled() -> None:
 
 
 @given(foreign_steps())
-@settings(max_examples=60, deadline=None)
+@examples(40)
 def test_any_step_is_read_back(foreign: Foreign) -> None:
     step = _step(foreign.semantics())
     assert [op.duration_ns for op in step.ops] == [kernel.units for kernel in foreign.kernels]

@@ -1,10 +1,11 @@
 from dataclasses import asdict
 from functools import cache
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, training_trace
 
+from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
 from teraio.planner.plan import Hardware, HostLink, Offload, Prefetch, Ssd, Traffic
@@ -74,7 +75,7 @@ def planned(mib, host_mib):
     )  # fmt: skip
 
 
-@settings(max_examples=60, deadline=None)
+@examples(40)
 @given(hardware(), st.sampled_from([13, 20]), st.sampled_from([0, 30]), st.integers(1, 90))
 def test_sums(channels, mib, host_mib, bins):
     step, plan = planned(mib, host_mib)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from problems import problem_of, problems
 from traces import MIB, T, make_trace
 
+from examples import examples
 from teraio.planner.absence import planned_peak
 from teraio.planner.attempt import Start
 from teraio.planner.bound import lower_bound_ns, sized_fluid
@@ -80,7 +81,7 @@ def test_a_copy_made_ahead_is_an_offload_of_its_own() -> None:
     assert bound_ns(problem) == pytest.approx(25 * MS, rel=1e-3)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(problems())
 def test_every_plan_is_a_solution(problem: Problem) -> None:
     if problem.planned_bytes >= peak(problem.step):
@@ -110,7 +111,7 @@ def test_every_plan_is_a_solution(problem: Problem) -> None:
         assert program.bound_ns(found.bound) <= step_ns
 
 
-@settings(max_examples=15, deadline=None)
+@examples(15)
 @given(problems())
 def test_the_program_proves_at_least_what_the_fluid_does(problem: Problem) -> None:
     if problem.planned_bytes >= peak(problem.step):

@@ -2,11 +2,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from problems import checked_plan
 from traces import MIB, T, hardware, make_trace, traces
 
+from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.plan import Offload, Prefetch
 from teraio.planner.problem import Answer, CannotFitError, Problem
@@ -127,7 +128,7 @@ def choices(draw, n_intervals):
     ]
 
 
-@settings(max_examples=200, deadline=None)
+@examples(60)
 @given(
     traces(),
     hardware(),
@@ -143,7 +144,7 @@ def test_any_choice_gives_a_right_plan_or_an_error(trace, channels, share, host_
         checked_plan(trace, policy, share, hardware=channels, host_bytes=host_bytes)
 
 
-@settings(max_examples=40, deadline=None)
+@examples(30)
 @given(traces(), st.sampled_from([0, 0.3]))
 def test_with_every_interval_chosen_every_possible_budget_is_met(trace, share):
     checked_plan(trace, lambda problem: Answer(use_all(problem)), share)
