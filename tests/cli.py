@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 SERIAL = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PLAIN = {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
 ENVIRONMENT = os.environ | SERIAL | PLAIN
-COMMAND = [sys.executable, "-m", "teraio_cli"]
+MODULE = ["-m", "teraio_cli"]
+COMMAND = [sys.executable, *MODULE]
 
 
 def teraio(

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli import COMMAND, ENVIRONMENT, failed, names_in, teraio
+from cli import COMMAND, ENVIRONMENT, failed, here, names_in, teraio
+from warm import Warm, warm_teraio
 
 pytest.importorskip("torch")
 
@@ -37,19 +38,22 @@ def write(folder: Path, name: str = "train.py", last: str = "") -> Path:
 def plan(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     write(home)
-    assert teraio("profile", "-o", "t", "train.py", cwd=home).returncode == 0
+    assert warm_teraio("profile", "-o", "t", "train.py", cwd=home).returncode == 0
     words = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB", "--policy", "greedy"]
-    assert teraio("plan", "t", "-o", "plan.json", *words, cwd=home).returncode == 0
+    assert here("plan", "t", "-o", "plan.json", *words, cwd=home).returncode == 0
     return home / "plan.json"
 
 
+def after(code: str) -> list[str]:
+    """Return the words for `python` that run the command after `code`."""
+    end = "import sys\nfrom teraio_cli.main import main\nsys.argv[0] = 'teraio'\nmain()"
+    return ["-c", f"{code}\n{end}"]
+
+
 def patched(code: str, *words: str | Path, cwd: Path) -> subprocess.CompletedProcess[bytes]:
-    """Run the command in a process in which `code` has run before."""
-    program = (
-        f"{code}\nimport sys\nfrom teraio_cli.main import main\nsys.argv[0] = 'teraio'\nmain()"
-    )
+    """Run the command in a process in which `code` has run before, and nothing else."""
     return subprocess.run(
-        [sys.executable, "-c", program, *map(str, words)],
+        [sys.executable, *after(code), *map(str, words)],
         cwd=cwd, env=ENVIRONMENT, capture_output=True, timeout=120, check=False,
     )  # fmt: skip
 
@@ -58,18 +62,12 @@ def test_options_of_the_script_are_the_scripts(plan: Path, tmp_path: Path) -> No
     last = "print(sys.argv[1:])\nprint(sys.stdin.read(), file=sys.stderr)\nsys.exit('no more data')"
     script = write(tmp_path, last=last)
     options = ["--force", "-o", "x", "--steps", "9", "-m", "--plan", "y", "--", "-"]
-    plain = subprocess.run(
-        [sys.executable, script, *options],
-        env=ENVIRONMENT,
-        input=b"ab",
-        capture_output=True,
-        check=False,
-    )
+    plain = Warm(script, *options, stdin=b"ab").done()
     for words in (
         ["run", plan, "--ssd", ".", script, *options],
         ["profile", "--all", "-o", "t", script, *options],
     ):
-        done = teraio(*words, cwd=tmp_path, stdin=b"ab")
+        done = warm_teraio(*words, cwd=tmp_path, stdin=b"ab")
         assert done.stdout == plain.stdout
         assert done.stderr.startswith(plain.stderr)
         assert b"\nno more data\n" in done.stderr
@@ -79,9 +77,9 @@ def test_options_of_the_script_are_the_scripts(plan: Path, tmp_path: Path) -> No
 
 def test_a_misspelt_option_is_not_taken_for_the_script(plan: Path, tmp_path: Path) -> None:
     script = write(tmp_path)
-    said = failed(teraio("run", plan, "--strickt", script, cwd=tmp_path), 66)
+    said = failed(warm_teraio("run", plan, "--strickt", script, cwd=tmp_path), 66)
     assert "--strickt" in said
-    said = failed(teraio("profile", "--step", "3", script, cwd=tmp_path), 66)
+    said = failed(warm_teraio("profile", "--step", "3", script, cwd=tmp_path), 66)
     assert "--step" in said
     assert names_in(tmp_path) == ["train.py"]
 
@@ -89,7 +87,7 @@ def test_a_misspelt_option_is_not_taken_for_the_script(plan: Path, tmp_path: Pat
 def test_a_folder_too_small_for_the_plan(plan: Path, tmp_path: Path) -> None:
     script = write(tmp_path)
     code = "from teraio.executor.stores import posix\nposix._DataFile.drive_bytes = lambda _: 12345"
-    said = failed(patched(code, "run", plan, "--ssd", ".", script, cwd=tmp_path), 74)
+    said = failed(Warm(*after(code), "run", plan, "--ssd", ".", script, cwd=tmp_path).done(), 74)
     assert "12345 bytes free" in said
     assert "cannot reserve " in said
     assert "hint:" in said
@@ -108,7 +106,7 @@ def changing(self, extent, piece, address):
 posix.PosixStore.write_piece = changing
 """
     words = ["run", plan, "--ssd", ".", "--verify", "3", "--report", "r.json", script]
-    done = patched(code, *words, cwd=tmp_path)
+    done = Warm(*after(code), *words, cwd=tmp_path).done()
     said = done.stderr.decode()
     assert done.returncode in (74, 77), said
     assert "read back with CRC-32" in said

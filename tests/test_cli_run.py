@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cli import COMMAND, ENVIRONMENT, failed, names_in, teraio
+from cli import ENVIRONMENT, MODULE, failed, here, names_in, teraio
+from warm import Warm, warm_teraio
 
 pytest.importorskip("torch")
 
@@ -61,17 +62,17 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     recorded = teraio("profile", "-o", "trace.parquet", "train.py", cwd=path)
     assert recorded.returncode == 0, recorded.stderr.decode()
     budget = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB", "--policy", "greedy"]
-    planned = teraio("plan", "trace.parquet", "-o", "plan.json", *budget, cwd=path)
+    planned = here("plan", "trace.parquet", "-o", "plan.json", *budget, cwd=path)
     assert planned.returncode == 0, planned.stderr.decode()
     return Home(path, plain.stdout)
 
 
 def run(home: Home, ssd: Path, *words: str | Path) -> subprocess.CompletedProcess[bytes]:
-    return teraio("run", home.plan, "--ssd", ssd, *words, cwd=ssd)
+    return warm_teraio("run", home.plan, "--ssd", ssd, *words, cwd=ssd)
 
 
 def test_the_same_output_and_nothing_left(home: Home, tmp_path: Path) -> None:
-    done = run(home, tmp_path, home.script)
+    done = teraio("run", home.plan, "--ssd", tmp_path, home.script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == home.printed
     assert names_in(tmp_path) == []
@@ -80,7 +81,7 @@ def test_the_same_output_and_nothing_left(home: Home, tmp_path: Path) -> None:
 def test_options_may_stand_before_and_after_the_plan(home: Home, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
     words = ["--strict", "--report", report, home.plan, "--ssd", tmp_path, home.script]
-    done = teraio("run", *words, cwd=tmp_path)
+    done = warm_teraio("run", *words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
     told = json.loads(report.read_text())
     assert list(told) == [
@@ -114,9 +115,7 @@ def test_a_program_that_is_not_deterministic_fails_verification(home: Home, tmp_
 
 
 def test_a_plan_for_another_program(home: Home, tmp_path: Path) -> None:
-    plain = subprocess.run(
-        [sys.executable, home.script, "320"], capture_output=True, check=True, env=ENVIRONMENT
-    )
+    plain = Warm(home.script, "320").done()
     done = run(home, tmp_path, home.script, "320")
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == plain.stdout
@@ -130,21 +129,22 @@ def test_a_plan_for_another_program(home: Home, tmp_path: Path) -> None:
 @pytest.mark.parametrize("command", ["profile", "run"])
 def test_a_missing_script(home: Home, tmp_path: Path, command: str) -> None:
     words = [home.plan, "--ssd", tmp_path] if command == "run" else ["-o", "t.parquet"]
-    said = failed(teraio(command, *words, "absent.py", cwd=tmp_path), 66)
+    said = failed(warm_teraio(command, *words, "absent.py", cwd=tmp_path), 66)
     assert "no such script: `absent.py`" in said
     assert "hint:" in said
-    assert "no such module" in failed(teraio(command, *words, "-m", "absent", cwd=tmp_path), 66)
+    said = failed(warm_teraio(command, *words, "-m", "absent", cwd=tmp_path), 66)
+    assert "no such module" in said
     assert names_in(tmp_path) == []
 
 
 def test_a_script_that_raises_keeps_its_complete_steps(home: Home, tmp_path: Path) -> None:
     words = ["profile", "--all", "-o", "t.parquet", home.script, "256", "raise"]
-    done = teraio(*words, cwd=tmp_path)
+    done = warm_teraio(*words, cwd=tmp_path)
     said = done.stderr.decode()
     assert done.returncode == 1
     assert 'KeyError: "of the script\'s own"' in said
     assert said.count("File ") == 1, said
-    assert teraio("inspect", "t.parquet", cwd=tmp_path).returncode == 0
+    assert here("inspect", "t.parquet", cwd=tmp_path).returncode == 0
 
 
 def test_a_script_that_raises_under_a_plan(home: Home, tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_script_that_raises_under_a_plan(home: Home, tmp_path: Path) -> None:
 def test_a_script_that_never_steps(tmp_path: Path) -> None:
     script = tmp_path / "idle.py"
     script.write_text("import torch\nprint((torch.ones(3) * 2).tolist())\n")
-    done = teraio("profile", "-o", "t.parquet", script, cwd=tmp_path)
+    done = warm_teraio("profile", "-o", "t.parquet", script, cwd=tmp_path)
     assert done.returncode == 70
     assert done.stdout == b"[2.0, 2.0, 2.0]\n"
     assert b"error: the script ended before one complete step" in done.stderr
@@ -167,12 +167,12 @@ def test_a_script_that_never_steps(tmp_path: Path) -> None:
 def test_the_script_has_its_own_exit_code(home: Home, tmp_path: Path) -> None:
     script = tmp_path / "leaves.py"
     script.write_text("import sys\nsys.exit(41)\n")
-    assert teraio("profile", "-o", "t.parquet", script, cwd=tmp_path).returncode == 41
+    assert warm_teraio("profile", "-o", "t.parquet", script, cwd=tmp_path).returncode == 41
     assert run(home, tmp_path, script).returncode == 41
 
 
 def test_a_trace_into_a_pipe(home: Home, tmp_path: Path) -> None:
-    done = teraio("profile", "-o", "-", home.script, cwd=tmp_path)
+    done = warm_teraio("profile", "-o", "-", home.script, cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout[:4] == b"PAR1"
     assert b"0 0." in done.stderr  # the script's prints
@@ -188,14 +188,14 @@ def test_a_plan_that_is_none(home: Home, tmp_path: Path, content: bytes | None, 
     plan = tmp_path / "bad.json"
     if content is not None:
         plan.write_bytes(content)
-    said = failed(teraio("run", plan, "--ssd", tmp_path, home.script), code)
+    said = failed(warm_teraio("run", plan, "--ssd", tmp_path, home.script), code)
     assert said.startswith("error: ")
 
 
 @pytest.mark.parametrize("kind", ["missing", "file", "not writable"])
 def test_an_ssd_folder_that_cannot_be_used(home: Home, tmp_path: Path, kind: str) -> None:
     ssd = {"missing": tmp_path / "no", "file": home.script, "not writable": Path("/proc")}[kind]
-    said = failed(teraio("run", home.plan, "--ssd", ssd, home.script, cwd=tmp_path), 74)
+    said = failed(warm_teraio("run", home.plan, "--ssd", ssd, home.script, cwd=tmp_path), 74)
     assert str(ssd) in said
     assert "hint:" in said
 
@@ -207,14 +207,14 @@ def test_gds_is_refused_where_it_is_not(home: Home, tmp_path: Path) -> None:
 
 def test_outputs_are_not_replaced_unasked(home: Home, tmp_path: Path) -> None:
     (tmp_path / "there").write_text("mine")
-    failed(teraio("profile", "-o", "there", home.script, cwd=tmp_path), 73)
+    failed(warm_teraio("profile", "-o", "there", home.script, cwd=tmp_path), 73)
     failed(run(home, tmp_path, "--report", tmp_path / "there", home.script), 73)
     assert (tmp_path / "there").read_text() == "mine"
 
 
 def test_no_script_and_no_plan(tmp_path: Path) -> None:
-    assert teraio("run", cwd=tmp_path).returncode == 2
-    assert teraio("profile", cwd=tmp_path).returncode == 2
+    assert warm_teraio("run", cwd=tmp_path).returncode == 2
+    assert warm_teraio("profile", cwd=tmp_path).returncode == 2
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -225,13 +225,7 @@ def test_a_signal_leaves_nothing_behind(
     words = (
         ["run", home.plan, "--ssd", "."] if command == "run" else ["profile", "-o", "t", "--all"]
     )
-    process = subprocess.Popen(
-        [*COMMAND, *words, home.script, "256", "wait"],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    process = Warm(*MODULE, *words, home.script, "256", "wait", cwd=tmp_path)
     for _ in range(600):
         if (tmp_path / "waiting").exists():
             break
@@ -244,13 +238,8 @@ def test_a_signal_leaves_nothing_behind(
 
 
 def test_two_runs_in_one_folder(home: Home, tmp_path: Path) -> None:
-    command = [*COMMAND, "run", home.plan, "--ssd", tmp_path, home.script]
-    both = [
-        subprocess.Popen(
-            command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        for _ in range(2)
-    ]
+    command = [*MODULE, "run", home.plan, "--ssd", tmp_path, home.script]
+    both = [Warm(*command) for _ in range(2)]
     for process in both:
         printed, _ = process.communicate(timeout=120)
         assert process.returncode == 0
@@ -275,13 +264,7 @@ main()
 
 def test_a_drive_that_fills_up_in_mid_run(home: Home, tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
-    done = subprocess.run(
-        [sys.executable, "full.py", "run", home.plan, "--ssd", ".", home.script],
-        cwd=tmp_path,
-        env=ENVIRONMENT,
-        capture_output=True,
-        check=False,
-    )
+    done = Warm("full.py", "run", home.plan, "--ssd", ".", home.script, cwd=tmp_path).done()
     said = done.stderr.decode()
     assert done.returncode == 74, said
     assert "Traceback" not in said

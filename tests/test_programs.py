@@ -15,24 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import COMMAND, ENVIRONMENT
+from cli import ENVIRONMENT, MODULE, here
+from warm import Warm
 
 FOLDER = Path(__file__).parent / "programs"
 ENVIRONMENT = ENVIRONMENT | {"PYTHONPATH": str(FOLDER)}
-
-
 # What the programs run is covered by other tests, and measuring it takes as long as they do.
 UNMEASURED = {k: v for k, v in ENVIRONMENT.items() if not k.startswith("COVERAGE_PROCESS")}
+HEAVY = ("accelerate", "transformers.models.llama.modeling_llama", "transformers.trainer")
+Process = Warm | subprocess.Popen[bytes]
 
 
 @dataclass(frozen=True)
 class Program:
-    """A program, the packages it needs beside torch, and the steps that differ from its plan."""
+    """A program, the packages it needs beside torch, and the steps that differ from its plan.
+
+    A fresh one runs in processes of its own, the others where torch was imported before.
+    """
 
     name: str
     needs: tuple[str, ...] = ()
     differing: tuple[int, ...] = ()
     is_module: bool = False
+    fresh: bool = False
 
     @property
     def command(self) -> list[str]:
@@ -45,7 +50,7 @@ PROGRAMS = [
     # saved a checkpoint after step 3
     Program("trainer", needs=("accelerate", "transformers"), differing=(4,)),
     Program("accelerated", needs=("accelerate",)),
-    Program("conv_net"),
+    Program("conv_net", fresh=True),
     Program("tied_embeddings"),
     Program("checkpointed"),
     Program("autocast"),
@@ -57,8 +62,8 @@ PROGRAMS = [
     Program("sparse_embedding", differing=(1,)),
     Program("foreach"),
     Program("frozen_layer"),
-    Program("workers"),
-    Program("package", is_module=True),
+    Program("workers", fresh=True),
+    Program("package", is_module=True, fresh=True),
 ]
 
 
@@ -86,28 +91,36 @@ def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         folder.mkdir()
     trace, plan, report = (home / name for name in ("trace.parquet", "plan.json", "report.json"))
 
-    plainly = start([sys.executable, *program.command], plain)
-    recorded = start([*COMMAND, "profile", "--all", "-o", trace, *program.command], profiled)
-    require_success(plainly)
-    require_success(recorded)
+    both = (
+        start(program, program.command, plain),
+        start(program, [*MODULE, "profile", "--all", "-o", trace, *program.command], profiled),
+    )
+    for process in both:
+        require_success(process)
     budget = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB", "--policy", "greedy"]
-    require_success(start([*COMMAND, "plan", trace, "-o", plan, *budget], home))
-    run = [*COMMAND, "run", plan, "--ssd", ssd, "--report", report, *program.command]
-    require_success(start(run, planned))
+    made = here("plan", trace, "-o", plan, *budget)
+    assert made.returncode == 0, made.stderr.decode()
+    run = [*MODULE, "run", plan, "--ssd", ssd, "--report", report, *program.command]
+    require_success(start(program, run, planned))
     assert list(ssd.iterdir()) == []
     return Outcome(
         program, plain / "out", profiled / "out", planned / "out", json.loads(report.read_bytes())
     )
 
 
-def start(command: list[str | Path], folder: Path) -> subprocess.Popen[bytes]:
+def start(program: Program, words: list[str | Path], folder: Path) -> Process:
+    """Run `python WORDS`; where the program is fresh, with nothing imported before."""
+    if not program.fresh:
+        heavy = {"transformers", "accelerate"} & set(program.needs)
+        return Warm(*words, cwd=folder, env=UNMEASURED, imported=HEAVY if heavy else ())
     return subprocess.Popen(
-        command, cwd=folder, env=UNMEASURED, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+        [sys.executable, *words],
+        cwd=folder, env=UNMEASURED, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
 
 
-def require_success(process: subprocess.Popen[bytes]) -> None:
-    said, _ = process.communicate(timeout=120)
+def require_success(process: Process) -> None:
+    said = b"".join(process.communicate(timeout=120))
     assert process.returncode == 0, said.decode()
 
 
