@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 
 _NS_PER_MS: Final = 1_000_000
 
+_SEGMENT_BYTES: Final = 20 << 20
+"""What torch's allocator may hold beyond its limit: it checks the bytes that were asked for, and
+takes whole segments of this size."""
+
 _cuda: Any = torch.cuda  # its classes have no annotations
 
 
@@ -267,15 +271,21 @@ class CudaDevice:
     def enforce(self, budget_bytes: int) -> Iterator[None]:
         """Hold torch's allocator to the budget; more is `torch.OutOfMemoryError`."""
         total = torch.cuda.get_device_properties(self.torch_device).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(budget_bytes / total, 1.0))
+        limit = max(budget_bytes - _SEGMENT_BYTES, 0)
+        torch.cuda.set_per_process_memory_fraction(min(limit / total, 1.0))
         try:
             yield
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
 
-    def peak_reserved_bytes(self) -> int:
-        """Return the most memory that torch's allocator has held so far."""
-        return int(torch.cuda.max_memory_reserved())
+    def allocator(self) -> dict[str, int]:
+        """Return what torch's allocator held and gave out at most, in bytes, and its retries."""
+        stats = torch.cuda.memory_stats()
+        return {
+            "reserved_bytes": stats["reserved_bytes.all.peak"],
+            "allocated_bytes": stats["allocated_bytes.all.peak"],
+            "retries": stats["num_alloc_retries"],
+        }
 
     def give_back_cached(self) -> None:
         """Have torch's allocator give back what it holds but does not use."""

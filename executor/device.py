@@ -46,8 +46,11 @@ class Device(Protocol):
         Raises UsageError where no allocator can be held to that.
         """
 
-    def peak_reserved_bytes(self) -> int | None:
-        """Return the most memory that torch's allocator has held so far, if it counts that."""
+    def allocator(self) -> dict[str, int] | None:
+        """Return what torch's allocator held and gave out at most, in bytes, if it counts that.
+
+        `retries` is how often it had to give back what it held to find room.
+        """
 
     def give_back_cached(self) -> None:
         """Have torch's allocator give back what it holds but does not use."""
@@ -82,7 +85,7 @@ class CpuDevice:
         msg = f"the CPU's allocator cannot be held to {format_bytes(budget_bytes)}"
         raise UsageError(msg, hint="leave out `--enforce`; the budget is accounted for here")
 
-    def peak_reserved_bytes(self) -> None:
+    def allocator(self) -> None:
         """Return None: torch does not count the CPU's memory."""
 
     def give_back_cached(self) -> None:

@@ -25,27 +25,25 @@ class Page(Block):
     budget too.
     """
 
-    __slots__ = ("buffer", "dirty", "due", "error", "extent", "gone_by", "held",
-                 "keeps_host_copy", "last_use", "name", "pinned_until", "size", "state", "store",
-                 "transfer")  # fmt: skip
+    # Most pages never move: what they have in common is kept here, once.
+    state = State.RESIDENT
+    dirty = True
+    due = False
+    gone_by = SOME_TIME
+    keeps_host_copy = False
+    name = ""
+    last_use = NEVER
+    pinned_until = NEVER
+    store: Store | None = None
+    extent: Extent | None = None
+    transfer: Transfer | None = None
+    held: UntypedStorage | None = None
+    buffer: UntypedStorage | None = None
+    error: StorageError | None = None
 
     def __init__(self, storage: UntypedStorage, block_id: int) -> None:
         super().__init__(storage, block_id)
         self.size = rounded(self.nbytes)
-        self.state = State.RESIDENT
-        self.dirty = True
-        self.due = False
-        self.gone_by = SOME_TIME
-        self.keeps_host_copy = False
-        self.name = ""
-        self.last_use = NEVER
-        self.pinned_until = NEVER
-        self.store: Store | None = None
-        self.extent: Extent | None = None
-        self.transfer: Transfer | None = None
-        self.held: UntypedStorage | None = None
-        self.buffer: UntypedStorage | None = None
-        self.error: StorageError | None = None
 
     def move_to(self, state: State) -> None:
         """Change state; raises IllegalMoveError for a move that is not in `states.MOVES`."""

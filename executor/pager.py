@@ -47,6 +47,8 @@ class Pager:
         self.accounted = 0
         self.where: tuple[int, int] = (0, 0)
         self.fallback_tier = next(iter(stores), "")
+        self.sizeless: set[int] = set()
+        """Keys of the storages of which no view can be made while they are away."""
         self.every_page: Callable[[], Iterable[Page]] = tuple
         self._writing: list[Page] = []
         self._reading: list[Page] = []
@@ -67,6 +69,7 @@ class Pager:
             page.transfer.cancel()
             self._orphans.append(page)
         else:
+            self.sizeless.discard(page.key)
             self.accounted -= page.size * page.holds_memory
             self._give_back(page)
 
@@ -131,12 +134,21 @@ class Pager:
         self._writing.append(page)
 
     def poll(self) -> None:
-        """Finish the transfers that are over."""
-        for page in _over(self._writing):
+        """Finish the oldest transfers, as far as they are over: cheap enough for every op."""
+        while self._writing and _is_over(self._writing[0]):
+            self._finish_write(self._writing[0], keep=False)
+        while self._reading and _is_over(self._reading[0]):
+            self._finish_read(self._reading[0])
+        while self._orphans and _is_over(self._orphans[0]):
+            self._bury_orphan(self._orphans[0])
+
+    def poll_all(self) -> None:
+        """Finish the transfers that are over, in whatever order they were begun."""
+        for page in [page for page in self._writing if _is_over(page)]:
             self._finish_write(page, keep=False)
-        for page in _over(self._reading):
+        for page in [page for page in self._reading if _is_over(page)]:
             self._finish_read(page)
-        for page in _over(self._orphans):
+        for page in [page for page in self._orphans if _is_over(page)]:
             self._bury_orphan(page)
 
     @property
@@ -152,6 +164,7 @@ class Pager:
         """
         if self.accounted + needed <= self.budget_bytes:
             return
+        self.poll_all()
         with self.counters.stalled("memory"):
             while self.accounted + needed > self.budget_bytes:
                 if self._orphans:
@@ -197,8 +210,10 @@ class Pager:
         """Begin to bring an absent page back if it fits the budget; return whether it is coming."""
         if page.state is not State.ABSENT:
             return True
-        if self.accounted + page.size > self.budget_bytes and self.device.runs_ahead:
-            self._await_planned_writes(page.size)
+        if self.accounted + page.size > self.budget_bytes:
+            self.poll_all()
+            if self.device.runs_ahead:
+                self._await_planned_writes(page.size)
         if self.accounted + page.size > self.budget_bytes:
             return False
         try:
@@ -207,14 +222,22 @@ class Pager:
             return False
         return True
 
+    def may_fit(self, page: Page) -> bool:
+        """Whether it is worth another try to prefetch a page that found no room."""
+        fits = self.accounted + page.size <= self.budget_bytes
+        return fits or (self.device.runs_ahead and any(map(self._is_due, self._writing[:1])))
+
+    def _is_due(self, page: Page) -> bool:
+        step, op = self.where
+        return page.gone_by <= (step, op + 1)
+
     def _await_planned_writes(self, needed: int) -> None:
         """Wait for writes that are planned to be over now, until `needed` bytes fit.
 
         The host cannot see whether they will be when the device has come this far.
         """
-        step, op = self.where
         with self.counters.stalled("memory"):
-            for page in [p for p in self._writing if p.gone_by <= (step, op + 1)]:
+            for page in [page for page in self._writing if self._is_due(page)]:
                 if self.accounted + needed <= self.budget_bytes:
                     return
                 self._finish_write(page, keep=False)
@@ -253,6 +276,7 @@ class Pager:
             raise StorageError(msg, hint="this is a fault in teraio; please report it")
         torch_device = self.device.torch_device
         page.buffer = self.memory.buffer_for(page.storage, page.nbytes, torch_device)
+        self.sizeless.discard(page.key)
         page.move_to(State.READING)
         self.accounted += page.size
         page.transfer = self.movers[store.tier].read(
@@ -278,7 +302,7 @@ class Pager:
             page.error = _again(error)
             self.accounted -= page.size
             if buffer is storage:
-                self.memory.release(storage, str(error))
+                self._empty(page, storage, str(error))
             raise
         finally:
             if transfer.done:
@@ -331,23 +355,29 @@ class Pager:
         self.accounted -= page.size
         if storage is not None:
             step, op = self.where
-            self.memory.release(
-                storage, f"teraio moved tensor {page.id} {page.name} away at step {step}, op {op}"
-            )
+            reason = f"teraio moved tensor {page.id} {page.name} away at step {step}, op {op}"
+            self._empty(page, storage, reason)
+
+    def _empty(self, page: Page, storage: UntypedStorage, reason: str) -> None:
+        self.memory.release(storage, reason)
+        if not self.memory.views_while_absent:
+            self.sizeless.add(page.key)
 
     def _room(self, page: Page, store: Store) -> tuple[Store, Extent]:
-        """Return where to write a page: in `store`, or the fallback tier if that is full."""
+        """Return where to write a page: in `store`, or in another tier if that is full."""
         if page.extent is not None and page.store is store:
             return store, page.extent
         self._give_back(page)
-        fallback = self.stores[self.fallback_tier]
-        try:
-            page.store, page.extent = store, store.allocate(page.nbytes)
-        except StorageError:
-            if store is fallback:
-                raise
-            page.store, page.extent = fallback, fallback.allocate(page.nbytes)
-        return page.store, page.extent
+        full: StorageError | None = None
+        for candidate in (store, *(other for other in self.stores.values() if other is not store)):
+            try:
+                extent = candidate.allocate(page.nbytes)
+            except StorageError as error:
+                full = full or error
+            else:
+                page.store, page.extent = candidate, extent
+                return candidate, extent
+        raise full or StorageError("there is no tier to move tensors to")
 
     def _give_back(self, page: Page) -> None:
         if page.extent is not None and page.store is not None:
@@ -377,8 +407,8 @@ class Pager:
                 self._finish_read(page)
 
 
-def _over(pages: Sequence[Page]) -> list[Page]:
-    return [page for page in pages if page.transfer is not None and page.transfer.done]
+def _is_over(page: Page) -> bool:
+    return page.transfer is not None and page.transfer.done
 
 
 def _again(error: StorageError) -> StorageError:

@@ -24,8 +24,9 @@ from teraio.profiler.touch import Hold
 class Replay:
     """The listener that carries a plan out.
 
-    `on_divergence` is called at the end of each step that differs from the plan, except the
-    first, which holds the program's set-up. What follows the last step is none.
+    `signature` gives that of an op beyond doubt. `on_divergence` is called at the end of each step
+    that differs from the plan, except the first, which holds the program's set-up. What follows
+    the last step is none. `quiet` are the ops that it need not be told of while it follows.
     """
 
     def __init__(
@@ -37,14 +38,17 @@ class Replay:
         table: StorageTable[Page],
         counters: Counters,
         on_divergence: Callable[[str], None],
+        signature: Callable[[Op[Page]], int],
     ) -> None:
         self._plan, self._schedule, self._pager = plan, schedule, pager
         self._table, self._counters = table, counters
         self._on_divergence = on_divergence
+        self._exact_signature = signature
         self._new_bytes = NewBytes(schedule)
         self._bound: dict[int, Page] = {}
         self._deferred: list[Page] = []
         self._following = False  # the first step holds the program's set-up
+        self.quiet: frozenset[int] = frozenset()
         self._difference = ""
         self._clock = 0
         self._step_began = perf_counter_ns()
@@ -54,35 +58,43 @@ class Replay:
     def before_op(self, op: Op[Page]) -> None:
         """Have the op's arguments on the device, and room for its results."""
         pager, pages = self._pager, op.blocks
-        self._clock += 1
+        self._clock = clock = self._clock + 1
         pager.where = (op.step, op.index)
-        self._bury()
+        if self._table.has_dead:
+            self._bury()
         if pager.busy:
             pager.poll()
         if self._following:
             self._compare(op)
-        needs_bytes = not op.operator.is_view
-        met = sum(page.size for page in pages if page.last_use == NEVER)
-        for page in pages:
-            page.last_use = self._clock
-            if page.state is not State.RESIDENT and (needs_bytes or not pager.has_size(page)):
-                pager.make_present(page, pages)
-        for page, access in zip(pages, op.access, strict=True):
-            if access & WRITE:
-                pager.written(page)
-        self._need = self._needed(op, met)
-        if pager.accounted + self._need > pager.budget_bytes:
-            pager.make_room(self._need, pages)
+        met, access = 0, op.access
+        for position, page in enumerate(pages):
+            if page.last_use == NEVER:
+                met += page.size
+            page.last_use = clock
+            if page.state is not State.RESIDENT:
+                self._settle(page, op)
+            if access[position] & WRITE:
+                page.dirty = True
+        self._need = need = self._needed(op, met)
+        if pager.accounted + need > pager.budget_bytes:
+            pager.make_room(need, pages)
+
+    def _settle(self, page: Page, op: Op[Page]) -> None:
+        if not (op.operator.is_view and self._pager.has_size(page)):
+            self._pager.make_present(page, op.blocks)
 
     def after_op(self, op: Op[Page]) -> None:
         """Account for what the op made, and start what the plan starts here."""
         self._account(op)
-        if self._deferred:
+        if self._deferred and self._pager.may_fit(self._deferred[0]):
             waiting = [page for page in self._deferred if page.storage is not None]
             self._deferred = [page for page in waiting if not self._pager.prefetch(page)]
         if not self._following:
             self._new_bytes.learn(op)
-            return
+        elif op.index not in self._schedule.quiet:
+            self._act(op)
+
+    def _act(self, op: Op[Page]) -> None:
         for planned in self._schedule.binds.get(op.index, ()):
             self._bind(planned.id, planned.slot, planned.nbytes, op)
         for action in self._schedule.actions.get(op.index, ()):
@@ -117,11 +129,11 @@ class Replay:
         self._pager.bring_back()
         self._note_use(self._pager.accounted)
 
-    def end_step(self, step: int) -> None:
+    def end_step(self, step: int, ops: int) -> None:
         """Close the books of a step."""
         now = perf_counter_ns()
-        if self._following and self._pager.where[1] + 1 != self._schedule.ops:
-            self._diverge(f"the step ended after op {self._pager.where[1]}; "
+        if self._following and ops != self._schedule.ops:
+            self._diverge(f"the step ended after op {ops - 1}; "
                           f"the plan has {self._schedule.ops} ops")  # fmt: skip
         if self._difference and step > 0:
             message = f"step {step}: {self._difference}"
@@ -130,13 +142,22 @@ class Replay:
         self._difference = ""
         self._counters.step_ns.append(now - self._step_began)
         self._counters.peak_by_step.append(self._step_peak)
+        self._counters.peak_bytes = max(self._counters.peak_bytes, self._step_peak)
         self._step_began, self._step_peak = now, 0
-        self._following = bool(self._schedule.ops)
+        self._follow(on=bool(self._schedule.ops))
+
+    def _follow(self, *, on: bool) -> None:
+        self._following = on
+        self.quiet = self._schedule.quiet if on else frozenset()
 
     def _compare(self, op: Op[Page]) -> None:
         signatures = self._schedule.signatures
-        if op.index < len(signatures) and signatures[op.index] == op.signature:
-            return
+        if op.index < len(signatures):
+            if signatures[op.index] == op.signature:
+                return
+            op.signature = self._exact_signature(op)  # the op stream's may be of one much like it
+            if signatures[op.index] == op.signature:
+                return
         if op.index < len(signatures):
             planned = f"`{self._plan.trace.program.op_name(op.index)}`"
             same = planned == f"`{op.operator.name}`"
@@ -146,7 +167,7 @@ class Replay:
         self._diverge(f"op {op.index} is `{op.operator.name}`; the plan has {expected}")
 
     def _diverge(self, what: str) -> None:
-        self._following = False
+        self._follow(on=False)
         self._difference = what
 
     def _needed(self, op: Op[Page], met: int) -> int:
@@ -156,20 +177,22 @@ class Replay:
         return self._new_bytes.expect(op)
 
     def _account(self, op: Op[Page]) -> None:
-        pager = self._pager
-        for page, access in zip(op.blocks[: op.first_new], op.access, strict=False):
-            if access & WRITE:  # `out=` and `resize_` may give it another size
+        pager, first_new = self._pager, op.first_new
+        if op.operator.resizes:
+            for page in op.blocks[:first_new]:
                 pager.resized(page)
-        new = op.blocks[op.first_new :]
-        for page in new:
+        made = 0
+        for page in op.blocks[first_new:]:
             page.last_use = self._clock
-        made = sum(page.size for page in new)
-        self._note_use(pager.accounted + max(self._need - made, 0) * self._following)
+            made += page.size
+        more = self._need - made if self._following else 0
+        self._note_use(pager.accounted + more if more > 0 else pager.accounted)
 
     def _note_use(self, used: int) -> None:
-        self._step_peak = max(self._step_peak, used)
-        self._counters.peak_bytes = max(self._counters.peak_bytes, used)
-        self._counters.over_budget_ops += used > self._pager.budget_bytes
+        if used > self._step_peak:
+            self._step_peak = used
+        if used > self._pager.budget_bytes:
+            self._counters.over_budget_ops += 1
 
     def _bind(self, tensor: int, slot: int, nbytes: int, op: Op[Page]) -> None:
         page = op.blocks[slot] if slot < len(op.blocks) else None

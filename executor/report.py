@@ -14,15 +14,14 @@ def build_report(
     *,
     io_path: dict[str, str],
     memory: str,
-    reserved_bytes: int | None,
+    allocator: dict[str, int] | None,
     verified_steps: int,
 ) -> dict[str, Any]:
     """Return the report of a finished run; times in ns, sizes in bytes.
 
     `step_ns` and `peak_by_step` have one entry per step, the first of which holds the script's
     set-up. `peak_bytes` is what the executor accounted for: storages rounded to 512 B, and the
-    recorded workspace of each op; `reserved_bytes` is what torch's allocator held at most, if it
-    counts that.
+    recorded workspace of each op; `allocator` is what torch's counted, if it does.
     """
     return {
         "steps": len(counters.step_ns),
@@ -37,7 +36,7 @@ def build_report(
         "memory": memory,
         "peak_bytes": counters.peak_bytes,
         "peak_by_step": counters.peak_by_step,
-        "reserved_bytes": reserved_bytes,
+        "allocator": allocator,
         "budget_bytes": plan.budget.memory_bytes,
         "over_budget_ops": counters.over_budget_ops,
         "out_of_memory": counters.out_of_memory,

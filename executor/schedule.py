@@ -22,6 +22,8 @@ class Schedule:
     names: dict[int, str]
     kept_on_host: frozenset[int]
     """Tensors the plan drops later because host memory still has them."""
+    quiet: frozenset[int]
+    """Ops at which no tensor is first seen, nothing starts and nothing more is needed."""
 
     @property
     def ops(self) -> int:
@@ -39,9 +41,11 @@ def schedule_of(plan: Plan) -> Schedule:
     for action in plan.actions:
         actions.setdefault(action.after_op, []).append(action)
     granules = zip(program.new_granules, program.workspace_granules, strict=True)
+    needs = tuple((new + workspace) * GRANULE for new, workspace in granules)
+    busy = {op for op, need in enumerate(needs) if need} | binds.keys() | actions.keys()
     return Schedule(
         signatures=program.signature,
-        needs=tuple((new + workspace) * GRANULE for new, workspace in granules),
+        needs=needs,
         binds=binds,
         actions=actions,
         names={tensor.id: tensor.name for tensor in plan.tensors},
@@ -50,4 +54,5 @@ def schedule_of(plan: Plan) -> Schedule:
             for a in plan.actions
             if isinstance(a, Offload) and a.to == HOST and not a.write
         ),
+        quiet=frozenset(range(len(needs))) - busy,
     )

@@ -78,7 +78,7 @@ class Run:
             self.counters,
             io_path={tier: store.io_path for tier, store in self._stores.items()},
             memory=self._device.memory.name,
-            reserved_bytes=self._device.peak_reserved_bytes(),
+            allocator=self._device.allocator(),
             verified_steps=self.digests.compared,
         )
 
@@ -101,6 +101,7 @@ class Run:
         table = StorageTable(pager.new_page)
         pager.every_page = lambda: table
         stack.callback(lambda: pager.close(restore=self.restore))
+        stream: OpStream[Page] = OpStream(table, [])
         replay = Replay(
             plan=self.plan,
             schedule=schedule_of(self.plan),
@@ -108,9 +109,12 @@ class Run:
             table=table,
             counters=self.counters,
             on_divergence=self._on_divergence,
+            signature=stream.exact_signature,
         )
-        stream: OpStream[Page] = OpStream(table, [replay])
+        stream.listeners = (replay,)
+        stream.remembers = True
         stream.make_room = replay.out_of_memory
+        stream.sizeless = pager.sizeless
 
         def before(optimizer: torch.optim.Optimizer) -> None:
             if self.digests.wanted:

@@ -17,6 +17,8 @@ _ROUNDS = 7
 class _Seen:
     """A listener that adds up the time the stream spends around ops."""
 
+    quiet: frozenset[int] = frozenset()
+
     def __init__(self) -> None:
         self.ns = 0
 
@@ -29,7 +31,7 @@ class _Seen:
     def touch(self, block: Block, hold: Hold) -> None:
         """Nothing is counted."""
 
-    def end_step(self, step: int) -> None:
+    def end_step(self, step: int, ops: int) -> None:
         """Nothing is counted."""
 
 

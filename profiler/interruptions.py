@@ -32,25 +32,27 @@ what the collector itself waits for."""
 class Interruptions:
     """Holds off signal handlers and collections. Used under the stream's lock.
 
-    A context manager, entered for each op; it may be entered again inside itself.
+    A context manager; it may be entered again inside itself. `depth` says how often it is
+    entered: the op stream counts it for each op itself, which takes half the time, and calls
+    `let_in` where signals are `waiting`.
     """
 
     def __init__(self, mode: TorchDispatchMode) -> None:
         self._mode = mode
-        self._depth = 0
-        self._waiting: list[tuple[Handler, int, FrameType | None]] = []
+        self.depth = 0
+        self.waiting: list[tuple[Handler, int, FrameType | None]] = []
         self._collects = False
         self._steps = 0
 
     def __enter__(self) -> None:
         """Hold handlers off."""
-        self._depth += 1
+        self.depth += 1
 
     def __exit__(self, *exc: object) -> None:
         """Run the handlers of the signals that came meanwhile, on the main thread only."""
-        self._depth -= 1
-        if self._waiting and self._depth == 0 and _on_main_thread():
-            self._let_in()
+        self.depth -= 1
+        if self.waiting:
+            self.let_in()
 
     def collect(self) -> None:
         """Collect garbage, where the collector would have done so by itself."""
@@ -108,20 +110,21 @@ class Interruptions:
             module.signal, module.getsignal = original_signal, original_get
             for held, handler in handlers.items():
                 original_signal(held, handler)
-            self._let_in()
+            self.let_in()
 
     def _deferring(self, handler: Handler) -> Handler:
         def deferring(number: int, frame: FrameType | None) -> Any:
-            if self._depth or not self._in_force():
-                self._waiting.append((handler, number, frame))
+            if self.depth or not self._in_force():
+                self.waiting.append((handler, number, frame))
                 return None
             return handler(number, frame)
 
         return deferring
 
-    def _let_in(self) -> None:
-        while self._waiting:
-            handler, number, frame = self._waiting.pop(0)
+    def let_in(self) -> None:
+        """Run the handlers that wait, on the main thread and outside of all entries only."""
+        while self.waiting and self.depth == 0 and _on_main_thread():
+            handler, number, frame = self.waiting.pop(0)
             if self._in_force():
                 handler(number, frame)
             else:

@@ -37,6 +37,8 @@ _RANGES: Final = frozenset({"aten::arange", "aten::range"})
 _DRAWN_FROM: Final = frozenset({"low", "high"})
 """Integers that are mere values too."""
 
+_RESIZERS: Final = ("resize", "_resize", "set_")
+
 _TRUSTED: Final = ("aten::", "prims::")
 """Namespaces whose schemas say truthfully what is written; others are taken to write it all."""
 
@@ -49,8 +51,9 @@ class Operator:
     `is_list`: one of the `_foreach_*` family, which treats its lists entry by entry, so that
     they may be cut. `ignores_first`: its first argument only lends its shape, as in
     `zeros_like`. `writes_all`: nothing says what it writes. `sizes` are the positions of the
-    arguments that say how large its results are. `repeatable`: called again after a failure, it
-    does the same, as it writes nothing and draws no random numbers.
+    arguments that say how large its results are. `resizes`: what it writes may change in size,
+    as with `out=`. `is_marker`: one of torch's profiler's. `repeatable`: called again after a
+    failure it does the same, as it writes nothing and draws no random numbers.
     """
 
     name: str
@@ -60,6 +63,8 @@ class Operator:
     writes_all: bool = False
     written: frozenset[int | str] = frozenset()
     sizes: tuple[int, ...] = ()
+    resizes: bool = False
+    is_marker: bool = False
     repeatable: bool = False
 
 
@@ -67,7 +72,7 @@ def describe(func: Any) -> Operator:
     """Read an operator's schema; an operator without one (higher order) may write anything."""
     schema = getattr(func, "_schema", None)
     if schema is None:
-        return Operator(str(func), writes_all=True)
+        return Operator(str(func), writes_all=True, resizes=True)
     written = _written(schema)
     short = schema.name.rpartition("::")[2]
     trusted = schema.name.startswith(_TRUSTED)
@@ -79,6 +84,8 @@ def describe(func: Any) -> Operator:
         writes_all=not trusted,
         written=written,
         sizes=tuple(i for i, a in enumerate(schema.arguments) if _is_size(schema.name, a)),
+        resizes=not trusted or short.startswith(_RESIZERS) or _has_out(schema),
+        is_marker=schema.name.startswith("profiler::"),
         repeatable=trusted and not written and torch.Tag.nondeterministic_seeded not in func.tags,
     )
 
@@ -92,6 +99,10 @@ def _written(schema: torch.FunctionSchema) -> frozenset[int | str]:
         if declared or argument.name in undeclared:
             written |= {position, argument.name}
     return frozenset(written)
+
+
+def _has_out(schema: torch.FunctionSchema) -> bool:
+    return any(a.kwarg_only and a.alias_info is not None for a in schema.arguments)
 
 
 def _is_size(operator: str, argument: Any) -> bool:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from operator import attrgetter
 from time import perf_counter_ns
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from teraio.profiler import optimizers
 from teraio.profiler.interruptions import Interruptions
 from teraio.profiler.operators import Operator, describe, signature
 from teraio.profiler.partition import partition
@@ -32,6 +33,22 @@ from teraio.profiler.touch import Hold
 B = TypeVar("B", bound=Block)
 
 READ, WRITE = 1, 2
+
+_FAKE = torch._subclasses.FakeTensor
+
+
+class _Forks:
+    """How often the process has been forked on the way here: cheaper to ask than its id."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        os.register_at_fork(after_in_child=self._forked)
+
+    def _forked(self) -> None:
+        self.generation += 1
+
+
+_forks = _Forks()
 
 
 class Op(Generic[B]):
@@ -60,9 +77,31 @@ class Op(Generic[B]):
         self.entered_ns = perf_counter_ns()
         self.left_ns = 0
 
+    def add(self, block: B, how: int) -> None:
+        """Note that the op touches a storage."""
+        if block in self.blocks:
+            self.access[self.blocks.index(block)] |= how
+        else:
+            self.blocks.append(block)
+            self.access.append(how)
+
+
+class Before(NamedTuple):
+    """What an op was in the step before: its operator, the bytes of its arguments' storages."""
+
+    func: Any
+    nbytes: int
+    signature: int
+
 
 class Listener(Protocol[B]):
-    """Told of every op, in order. Blocks handed over live at least until the call returns."""
+    """Told of every op, in order. Blocks handed over live at least until the call returns.
+
+    At the positions in `quiet` it does without an op that only makes a view, if that is the op
+    that was there in the step before.
+    """
+
+    quiet: frozenset[int]
 
     def before_op(self, op: Op[B]) -> None:
         """Called when an op is about to run: its arguments must be there when this returns."""
@@ -73,8 +112,8 @@ class Listener(Protocol[B]):
     def touch(self, block: B, hold: Hold) -> None:
         """Called before memory is reached without an op, by `tolist`, say."""
 
-    def end_step(self, step: int) -> None:
-        """Called after the last op of a step."""
+    def end_step(self, step: int, ops: int) -> None:
+        """Called after the last op of a step, which had so many."""
 
 
 class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
@@ -95,7 +134,12 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self.index = 0
         self._operators: dict[Any, Operator] = {}
         self._signatures: dict[tuple[Any, ...], int] = {}
-        self._process = os.getpid()
+        self.remembers = False
+        """Whether ops are compared with those of the step before, to save time."""
+        self._before: list[Before] = []
+        self._generation = _forks.generation
+        self.sizeless: Container[int] = ()
+        """Keys of storages of which no view can be made as they are."""
         self.lock = threading.RLock()
         self.interruptions = Interruptions(self)
         self._touching = False
@@ -110,21 +154,21 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
     @property
     def active(self) -> bool:
         """False once nobody listens, and in a forked child: its listeners are its parent's."""
-        return bool(self.listeners) and os.getpid() == self._process
+        return bool(self.listeners) and self._generation == _forks.generation
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Run one operator under the eyes of the listeners."""
         kwargs = kwargs or {}
         if types and any(_dispatches_itself(cls) for cls in types):
-            if any(issubclass(cls, torch._subclasses.FakeTensor) for cls in types):
+            if any(issubclass(cls, _FAKE) for cls in types):
                 return func(*args, **kwargs)
             return NotImplemented  # it unwraps itself; its inner ops come here again
         operator = self._operators.get(func)
         if operator is None:
             operator = self._operators[func] = describe(func)
-        if operator.name.startswith("profiler."):
+        if operator.is_marker:
             return func(*args, **kwargs)
-        if operator.is_list:
+        if operator.is_list and not optimizers.group.is_stepping:
             return self._run_cut(operator, func, args, kwargs)
         return self._run(operator, func, args, kwargs)
 
@@ -134,7 +178,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             return
         with self.lock, self.interruptions:
             for listener in self.listeners:
-                listener.end_step(self.step)
+                listener.end_step(self.step, self.index)
             self.step += 1
             self.index = 0
             self.table.position = (self.step, -1)
@@ -173,13 +217,36 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
                 self.touch(storage, hold)
 
     def _run(self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if not self.active:
+        if not self.listeners or self._generation != _forks.generation:
             return func(*args, **kwargs)
         with self.lock:
             if self._touching:  # an op of a listener's own
                 return func(*args, **kwargs)
-            with self.interruptions:
+            interruptions = self.interruptions
+            interruptions.depth += 1
+            try:
+                if operator.is_view and self._is_quiet(func, args):
+                    self.index += 1
+                    return func(*args, **kwargs)
                 return self._run_numbered(operator, func, args, kwargs)
+            finally:
+                interruptions.depth -= 1
+                if interruptions.waiting:
+                    interruptions.let_in()
+
+    def _is_quiet(self, func: Any, args: Any) -> bool:
+        """Whether nobody needs to be told of an op that only makes a view of its first argument."""
+        index, tensor = self.index, args[0] if args else None
+        if index >= len(self._before):
+            return False
+        for listener in self.listeners:
+            if index not in listener.quiet:
+                return False
+        if self._before[index].func is not func or not isinstance(tensor, torch.Tensor):
+            return False
+        if not self._is_here(tensor):
+            return False
+        return not self.sizeless or tensor.untyped_storage()._cdata not in self.sizeless
 
     def _run_numbered(
         self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]
@@ -188,6 +255,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         op.func, op.args, op.kwargs = func, args, kwargs
         if not self._find_arguments(op, args, kwargs) and not self._creates_here(args, kwargs):
             return func(*args, **kwargs)
+        op.signature = self._signature(op)
         self.index += 1
         if self.index % 1024 == 0:
             self.interruptions.collect_if_overdue()
@@ -199,7 +267,8 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             out = self._call(op)
         finally:  # an op that raises has ended too
             op.left_ns = perf_counter_ns()
-            self._find_results(op, out)
+            if out is not None:
+                self._find_results(op, out)
             for listener in self.listeners:
                 listener.after_op(op)
         return out
@@ -215,15 +284,9 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
 
     def _find_arguments(self, op: Op[B], args: Any, kwargs: dict[str, Any]) -> bool:
         """List the op's argument storages; return whether any tensor is on the tracked device."""
-        operator, is_here = op.operator, self._is_here
-        here = False
-        parts: list[Any] = [operator.name]
-        seen: dict[int, int] = {}
-        named = [*enumerate(args), *kwargs.items()] if kwargs else enumerate(args)
-        for position, value in named:
-            how = READ | WRITE if operator.writes_all or position in operator.written else READ
-            if operator.ignores_first and position == 0:
-                how = 0
+        operator, is_here, here = op.operator, self._is_here, False
+        written, table = operator.written, self.table
+        for position, value in [*enumerate(args), *kwargs.items()] if kwargs else enumerate(args):
             if isinstance(value, torch.Tensor):
                 tensors: Iterable[torch.Tensor] = (value,)
             elif isinstance(value, (list, tuple, dict)):
@@ -231,50 +294,67 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             elif isinstance(value, torch.UntypedStorage):
                 if value.device.type == self.device.type:
                     here = True
-                    self._add_block(op, seen, self.table.block(value), how)
+                    op.add(table.block(value), READ | WRITE)
                 continue
             else:
                 continue
+            how = READ | WRITE if position in written or operator.writes_all else READ
+            if position == 0 and operator.ignores_first:
+                how = 0
             for tensor in tensors:
-                parts.append(_shape_of(tensor))
-                parts.append(tensor.dtype)
                 if is_here(tensor):
                     here = True
-                    if how:
-                        self._add(op, seen, tensor, how)
-        if len(parts) == 1:
-            parts += [str(args[position]) for position in operator.sizes if position < len(args)]
-            parts.append(str(kwargs.get("dtype")))
-        key = tuple(parts)
-        found = self._signatures.get(key)
-        if found is None:
-            found = self._signatures[key] = signature(operator.name, key[1:])
-        op.signature = found
+                    if how and tensor.layout is torch.strided:
+                        op.add(table.block(tensor.untyped_storage()), how)
+                    elif how:
+                        self._add_parts(op, tensor, how)
         op.first_new = len(op.blocks)
         return here
 
-    def _add(self, op: Op[B], seen: dict[int, int], tensor: torch.Tensor, how: int) -> None:
-        if tensor.layout is not torch.strided:
-            for part in strided_parts(tensor):
-                self._add(op, seen, part, how)
-            return
-        self._add_block(op, seen, self.table.block(tensor.untyped_storage()), how)
+    def _signature(self, op: Op[B]) -> int:
+        """Return the op's signature, or that of an op much like it in the step before.
 
-    def _add_block(self, op: Op[B], seen: dict[int, int], block: B, how: int) -> None:
-        at = seen.get(block.id)
-        if at is None:
-            seen[block.id] = len(op.blocks)
-            op.blocks.append(block)
-            op.access.append(how)
-        else:
-            op.access[at] |= how
+        Only if `remembers`: it does the same to as many bytes then.
+        """
+        index, nbytes = op.index, 0
+        for block in op.blocks:
+            nbytes += block.nbytes
+        before = self._before[index] if index < len(self._before) else None
+        if before is not None and nbytes and before.nbytes == nbytes and before.func is op.func:
+            return before.signature
+        found = self.exact_signature(op)
+        if before is not None:
+            self._before[index] = Before(op.func, nbytes, found)
+        elif self.remembers:
+            self._before.append(Before(op.func, nbytes, found))
+        return found
+
+    def exact_signature(self, op: Op[B]) -> int:
+        """Return the signature that an op has whatever was before, and remember it."""
+        key = _key(op.operator, op.args, op.kwargs)
+        found = self._signatures.get(key)
+        if found is None:
+            found = self._signatures[key] = signature(op.operator.name, key[1:])
+        if op.index < len(self._before):
+            self._before[op.index] = self._before[op.index]._replace(signature=found)
+        return found
+
+    def _add_parts(self, op: Op[B], tensor: torch.Tensor, how: int) -> None:
+        """Add the storages of a tensor that has several, or none."""
+        for part in strided_parts(tensor):
+            if part.layout is torch.strided:
+                op.add(self.table.block(part.untyped_storage()), how)
+            else:
+                self._add_parts(op, part, how)
 
     def _find_results(self, op: Op[B], out: Any) -> None:
-        seen = {block.id: i for i, block in enumerate(op.blocks)}
         for tensor in (out,) if isinstance(out, torch.Tensor) else tensors_in(out):
-            is_fake = isinstance(tensor, torch._subclasses.FakeTensor)
-            if self._is_here(tensor) and not is_fake:
-                self._add(op, seen, tensor, 0)
+            if not self._is_here(tensor) or isinstance(tensor, _FAKE):
+                continue
+            if tensor.layout is torch.strided:
+                op.add(self.table.block(tensor.untyped_storage()), 0)
+            else:
+                self._add_parts(op, tensor, 0)
         for position in range(op.first_new, len(op.blocks)):
             op.access[position] = WRITE
 
@@ -299,6 +379,19 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             out = self._run(operator, func, *_cut(args, kwargs, group))
             results += out if isinstance(out, (list, tuple)) else ()
         return results or None
+
+
+def _key(operator: Operator, args: Any, kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return an operator's name with the shapes and dtypes of its tensors, or what it makes."""
+    parts: list[Any] = [operator.name]
+    for value in (*args, *kwargs.values()):
+        for tensor in tensors_in(value):
+            parts.append(_shape_of(tensor))
+            parts.append(tensor.dtype)
+    if len(parts) == 1:
+        parts += [str(args[position]) for position in operator.sizes if position < len(args)]
+        parts.append(str(kwargs.get("dtype")))
+    return tuple(parts)
 
 
 def _shape_of(tensor: torch.Tensor) -> Any:

@@ -32,6 +32,15 @@ than any usual ratio of critic to generator steps."""
 StepFunction = Callable[..., Any]
 
 
+class _Group:
+    """Whether an optimizer is stepping over one group of several, whose lists are short already."""
+
+    is_stepping = False
+
+
+group = _Group()
+
+
 class OptimizerWatch:
     """Knows whether an optimizer is stepping, and calls back before and after each step.
 
@@ -119,11 +128,13 @@ def _in_groups(func: StepFunction) -> StepFunction:
             with torch.enable_grad():
                 loss = closure()
         whole = optimizer.param_groups
+        group.is_stepping = True
         try:
             for one in rounds:
                 optimizer.param_groups = [one]
                 func(optimizer)
         finally:
+            group.is_stepping = False
             optimizer.param_groups = whole
         return loss
 

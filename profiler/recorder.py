@@ -86,6 +86,7 @@ class Recorder:
         plain_step: int = -1,
         unseen_ns: int = 0,
     ) -> None:
+        self.quiet: frozenset[int] = frozenset()
         self._unseen_ns = unseen_ns
         self._plain_step = plain_step
         self.plain_ns = 0
@@ -146,7 +147,7 @@ class Recorder:
         """Label optimizer states once they exist."""
         self._label_all(optimizer_labels(optimizer, self._parameter_names()))
 
-    def end_step(self, step: int) -> None:
+    def end_step(self, step: int, ops: int) -> None:
         """Keep the finished step and begin the next."""
         self._bury()
         if step == self._plain_step:

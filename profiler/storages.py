@@ -61,6 +61,11 @@ class StorageTable(Generic[B]):
         """Return the block of a storage, or None if no op has touched it yet."""
         return self._blocks.get(storage._cdata)
 
+    @property
+    def has_dead(self) -> bool:
+        """Whether `take_dead` has any."""
+        return bool(self._dead)
+
     def take_dead(self) -> Iterator[tuple[B, tuple[int, int]]]:
         """Yield the blocks that died since the last call, with the (step, op) they died in."""
         while self._dead:
@@ -102,8 +107,9 @@ def size_of(storage: UntypedStorage) -> int:
 
 def owned_by_torch(storage: UntypedStorage) -> bool:
     """Whether the memory is torch's own and no other process or library shares it."""
-    shared = storage.device.type == "cpu" and storage.is_shared()  # always true of CUDA storages
-    return storage.resizable() and not shared
+    if not storage.resizable():
+        return False
+    return storage.device.type != "cpu" or not storage.is_shared()  # always true of CUDA's
 
 
 def tracked_device() -> torch.device:

@@ -192,8 +192,8 @@ def _summarise(done: dict[str, Any]) -> None:
         f"{format_bytes(done['budget_bytes'])}"
     )
     say(f"moved        {format_bytes(moved[0])} out, {format_bytes(moved[1])} back; storage: {io}")
-    if done["reserved_bytes"] is not None:
-        say(f"reserved     {format_bytes(done['reserved_bytes'])} by torch's allocator at most")
+    if done["allocator"] is not None:
+        say(f"reserved     {format_bytes(done['allocator']['reserved_bytes'])} by torch at most")
     if done["verified_steps"]:
         say(f"verified     {done['verified_steps']} steps, gradients equal to the bit")
     if done["out_of_memory"]:

@@ -64,6 +64,8 @@ def plan_of(
 class Away:
     """The listener: a replay without a plan, after each op of which everything leaves."""
 
+    quiet: frozenset[int] = frozenset()
+
     def __init__(self, replay: Replay, pager: Pager, table: StorageTable[Page]) -> None:
         self._replay, self.pager, self.table = replay, pager, table
         self.before_op = replay.before_op
@@ -128,6 +130,7 @@ def everything_away() -> Iterator[Away]:
             table=table,
             counters=counters,
             on_divergence=lambda _: None,
+            signature=lambda op: op.signature,
         )
         away = Away(replay, pager, table)
         stream: OpStream[Page] = OpStream(table, [away])

@@ -175,9 +175,9 @@ def test_training_is_the_same_to_the_bit(prepared: Path, way: str) -> None:
     assert sum(report["offloaded_bytes"].values()) > 0
     assert report["executed_actions"] == report["planned_actions"] > 0
     assert report["over_budget_ops"] == 0
-    assert report["reserved_bytes"] > 0
+    assert report["allocator"]["reserved_bytes"] > 0
     if way == "enforced":
-        assert report["reserved_bytes"] <= report["budget_bytes"]
+        assert report["allocator"]["reserved_bytes"] <= report["budget_bytes"]
 
 
 def test_gds_that_is_not_there_is_refused(prepared: Path) -> None:
@@ -209,7 +209,7 @@ def test_out_of_memory_in_spite_of_the_plan(prepared: Path) -> None:
         "oom-out.json", str(STEPS), folder=prepared,
     )  # fmt: skip
     report = json.loads((prepared / "oom.json").read_text())
-    print(said, report["out_of_memory"], report["reserved_bytes"], budget)
+    print(said, report["out_of_memory"], report["allocator"]["reserved_bytes"], budget)
     same = json.loads((prepared / "oom-out.json").read_text())
     assert same == json.loads((prepared / "plain.json").read_text())
     assert report["out_of_memory"] > 0

@@ -34,6 +34,7 @@ class Watcher:
     begun: list[str] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     touched: list[tuple[int, Hold]] = field(default_factory=list)
+    quiet: frozenset[int] = frozenset()
 
     def before_op(self, op: Op[Block]) -> None:
         self.begun.append(op.operator.name)
@@ -50,7 +51,7 @@ class Watcher:
     def touch(self, block: Block, hold: Hold) -> None:
         self.touched.append((block.id, hold))
 
-    def end_step(self, step: int) -> None:
+    def end_step(self, step: int, ops: int) -> None:
         self.steps.append(step)
 
     @property

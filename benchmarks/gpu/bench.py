@@ -24,7 +24,7 @@ import torch
 
 TRAIN = Path(__file__).parent / "train.py"
 WARM = 3
-"""Steps that are not counted: the first holds the set-up, the next one fetches what it left away."""
+"""Steps that are not counted: the set-up, and the one that fetches what that left away."""
 
 PEERS = {
     "checkpointing": ["--checkpointing"],
@@ -132,6 +132,7 @@ def planned(bench: Bench, ideal: dict[str, Any], store: str, share: int, words: 
         offloaded_bytes=told["offloaded_bytes"],
         prefetched_bytes=told["prefetched_bytes"],
         stall_ms={cause: round(ns / 1e6, 1) for cause, ns in told["stall_ns"].items()},
+        allocator=told["allocator"],
         out_of_memory=told["out_of_memory"],
         over_budget_ops=told["over_budget_ops"],
         unplanned=[told["unplanned_fetches"], told["unplanned_evictions"]],

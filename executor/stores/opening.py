@@ -74,7 +74,8 @@ def open_stores(
             reach=device.reach,
         )
         stack.callback(stores[HOST].close)
-    return stores  # the ssd comes first: it is what evictions fall back to
+    # What the plan does not move goes to the first: host memory has room for the plan alone.
+    return stores if nbytes else dict(reversed(stores.items()))
 
 
 def open_ssd(nbytes: int, options: StoreOptions, reach: Reach, *, on_gpu: bool) -> PosixStore:
