@@ -132,7 +132,7 @@ class Channel:
             self._link.give_back(taken.link)
 
     def _take(self, first: int, ns: NDArray[np.int64]) -> Taken:
-        used = np.flatnonzero(ns)
+        used = ns.nonzero()[0]
         if len(used):
             ns = ns[used[0] : used[-1] + 1].copy()
             first += int(used[0])
@@ -196,5 +196,6 @@ def add_cyclic(doubled: NDArray[np.int64], first: int, values: NDArray[np.int64]
 
 def _split(free: NDArray[np.int64], ns: int) -> NDArray[np.int64]:
     """Return how `ns` of work fills `free` in order."""
-    done = np.minimum(np.cumsum(free), ns)
-    return np.diff(done, prepend=0)
+    done: NDArray[np.int64] = np.minimum(free.cumsum(), ns)
+    done[1:] -= done[:-1].copy()
+    return done

@@ -63,7 +63,7 @@ class Memory:
 
     def excess(self, first: int, end: int) -> tuple[int, int] | None:
         """Return the first and the last op over the budget from `first` to `end` - 1, if any."""
-        found = np.flatnonzero(self.over[first:end] > 0)
+        found = (self.over[first:end] > 0).nonzero()[0]
         return (first + int(found[0]), first + int(found[-1])) if len(found) else None
 
     def excesses(
@@ -86,12 +86,12 @@ class Memory:
 
     def room_before(self, first: int, end: int, size: int) -> int:
         """Return the least `k` >= `first` such that ops `k` to `end` - 1 have room for `size`."""
-        full = np.flatnonzero(self.over[first:end] > -size)
+        full = (self.over[first:end] > -size).nonzero()[0]
         return first + int(full[-1]) + 1 if len(full) else first
 
     def room_after(self, first: int, end: int, size: int) -> int:
         """Return the largest `k` <= `end` such that ops `first` to `k` - 1 have room for `size`."""
-        full = np.flatnonzero(self.over[first:end] > -size)
+        full = (self.over[first:end] > -size).nonzero()[0]
         return first + int(full[0]) if len(full) else max(first, end)
 
     def add(self, first: int, end: int, nbytes: int) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from importlib import import_module
 from unittest.mock import patch
 
 import pytest
-from problems import problem_of
-from traces import MIB, T, make_trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from problems import checked_plan, problem_of
+from traces import MIB, T, hardware, make_trace, traces, training_trace
 
 from teraio.planner import search
 from teraio.planner.absence import planned_peak
@@ -19,6 +23,10 @@ from teraio.planner.policies.greedy import greedy
 from teraio.planner.policies.ilp import ilp
 from teraio.planner.problem import Answer, Problem
 from teraio.planner.simulate import simulate_actions
+from teraio.planner.step import peak
+
+attempts = import_module("teraio.planner.attempt")
+auto_policy = import_module("teraio.planner.policies.auto")
 
 SLOW = Hardware(
     Ssd(4 * MIB * 1000, 2 * MIB * 1000, 0), HostLink(8 * MIB * 1000, 8 * MIB * 1000), {}
@@ -44,6 +52,23 @@ def little_host_memory() -> Problem:
     return problem_of(trace, 12 * MIB, 12 * MIB, SLOW, ssd=False)
 
 
+def only_fluid_fits() -> Problem:
+    """A step that may only use 4 MiB of host memory: greedy finds no plan."""
+    tensors = [
+        T(1, 8 * MIB, "5w 6r 8rw", 5, 8),
+        T(2, 4 * MIB, "6w 9r", 6, 9),
+        T(3, 4 * MIB, "3w 7r 10r", 3, 10),
+    ]
+    trace = make_trace(11, tensors, workspace={4: 4 * MIB})
+    return problem_of(trace, 12 * MIB, 4 * MIB, SLOW, ssd=False)
+
+
+def slow_step() -> Problem:
+    """A step that waits for the SSD, where fluid finds a faster plan than greedy."""
+    problem = problem_of(training_trace(3), 0, 0, SLOW)
+    return replace(problem, planned_bytes=peak(problem.step) // 3)
+
+
 def fits(problem: Problem, answer: Answer) -> bool:
     return planned_peak(problem.step, answer.actions) <= problem.planned_bytes
 
@@ -59,13 +84,7 @@ def test_a_first_plan_that_does_not_fit_makes_way_for_one_that_does(make) -> Non
 
 
 def test_auto_takes_a_slower_plan_that_fits_over_one_of_greedy_that_does_not() -> None:
-    tensors = [
-        T(1, 8 * MIB, "5w 6r 8rw", 5, 8),
-        T(2, 4 * MIB, "6w 9r", 6, 9),
-        T(3, 4 * MIB, "3w 7r 10r", 3, 10),
-    ]
-    trace = make_trace(11, tensors, workspace={4: 4 * MIB})
-    problem = problem_of(trace, 12 * MIB, 4 * MIB, SLOW, ssd=False)
+    problem = only_fluid_fits()
     simulated = simulate_actions(problem.step, SLOW, greedy(problem).actions)
     assert not fits(problem, greedy(problem))
     answer = auto(problem)
@@ -86,3 +105,28 @@ def test_a_plan_that_does_not_fit_is_improved_on_even_if_it_does_not_stall() -> 
         assert looking.best is none
         looking.begin()
         assert looking.best is slow
+
+
+def test_a_long_step_that_stalls_gets_the_first_plan_of_greedy(monkeypatch) -> None:
+    problem = slow_step()
+    assert auto(problem).policy != "greedy"
+    for module in (attempts, auto_policy):
+        monkeypatch.setattr(module, "LONG", 1)
+    monkeypatch.setattr(auto_policy, "fluid", lambda _: pytest.fail("greedy's plan fits"))
+    answer = auto(problem)
+    assert answer == replace(greedy(problem), policy="greedy")
+    assert fits(problem, answer)
+
+
+def test_in_a_long_step_others_are_asked_for_a_plan_that_fits(monkeypatch) -> None:
+    problem = only_fluid_fits()
+    monkeypatch.setattr(auto_policy, "LONG", 1)
+    assert auto(problem).policy == "fluid"
+    assert fits(problem, auto(problem))
+
+
+@settings(deadline=None)
+@given(traces(), hardware(), st.sampled_from([0, 0.3, 0.8]), st.booleans())
+def test_a_step_planned_as_if_it_was_long_gets_a_right_plan(trace, channels, share, host) -> None:
+    with patch.object(attempts, "LONG", 1):
+        checked_plan(trace, "greedy", share, hardware=channels, host_bytes=(1 << 40) * host)

@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 def auto(problem: Problem) -> Answer:
     """Return the answer of greedy, or of whichever is best if that one stalls or does not fit.
 
-    The others are fluid and, in a step that is not long, those of TERAIO and G10, so that no
-    plan is slower than theirs. One that fits is better than one that does not.
+    The others are fluid and those of TERAIO and G10, so that no plan is slower than theirs. One
+    that fits is better than one that does not. In a long step greedy's is taken if it fits.
     """
     name, best = "greedy", greedy(problem)
+    if work(problem) > LONG and _fits(problem, best):
+        return replace(best, policy=name)
     least = _cost(problem, best)
-    others = {"fluid": fluid}
-    if work(problem) <= LONG:
-        others |= {"teraio2025": teraio2025, "g10": g10}
-    for other, policy in others.items():
+    for other, policy in {"fluid": fluid, "teraio2025": teraio2025, "g10": g10}.items():
         if least == (False, problem.step.period_ns):
             break
         try:
@@ -45,5 +44,9 @@ def auto(problem: Problem) -> Answer:
 
 def _cost(problem: Problem, answer: Answer) -> tuple[bool, int]:
     """Return whether an answer does not fit, and the ns of its step: both are to be least."""
-    over = planned_peak(problem.step, answer.actions) > problem.planned_bytes
-    return over, simulate_actions(problem.step, problem.hardware, answer.actions).step_ns
+    simulation = simulate_actions(problem.step, problem.hardware, answer.actions)
+    return not _fits(problem, answer), simulation.step_ns
+
+
+def _fits(problem: Problem, answer: Answer) -> bool:
+    return planned_peak(problem.step, answer.actions) <= problem.planned_bytes

@@ -62,7 +62,8 @@ def _begin(search: Search, problem: Problem, program: Fluid) -> str:
     else:
         start = list(_whole_tensors(problem, program, found.values))
         search.begin(start, program.waits(found.values))
-        search.begin(start)
+        if work(problem) <= LONG:
+            search.begin(start)
     return found.solver
 
 
