@@ -82,6 +82,24 @@ def test_a_gap_that_no_program_closes_is_told() -> None:
     assert "(the program is solved: more time does not help)" in answer.status
 
 
+def test_finer_programs_are_solved_while_they_prove_too_little(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = []
+
+    def solve(model: solver.Model, **options: object) -> Solution:
+        if model.whole.any():
+            sizes.append(len(model.cost))
+        return _ending("optimal")(model, **options)
+
+    monkeypatch.setattr(module, "solve", solve)
+    monkeypatch.setattr(module, "_FINER", (400, 800, 800, 4000))
+    problem = replace(stubborn(), time_limit_s=60)
+    assert "(the program is solved: more time does not help)" in ilp(problem).status
+    assert len(sizes) == 2
+    assert sizes == sorted(set(sizes))
+
+
 def test_the_plan_has_the_bound_that_was_proven() -> None:
     trace = make_trace(3, [T(1, 8 * MIB, "0w 2r", 0, 2)], workspace={1: 4 * MIB})
     options = {"sha256": "0" * 64, "memory_bytes": 8 * MIB, "hardware": SLOW}

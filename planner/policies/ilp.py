@@ -123,8 +123,10 @@ class _Hunt:
         """
         cuts = 0
         for most_variables in _FINER:
+            if self._left_s(_SOLVING) <= 0 or self.done():
+                return
             fluid, whole = _program(self._problem, most_variables)
-            if self._left_s(_SOLVING) <= 0 or self.done() or len(fluid.cuts.events) <= cuts:
+            if len(fluid.cuts.events) <= cuts:
                 return
             cuts = len(fluid.cuts.events)
             self._solve(fluid, whole)
