@@ -29,7 +29,10 @@ SMALLEST_EVICTION = 64 << 10
 
 
 class Pager:
-    """Moves pages between the device and the stores, and counts what is on the device."""
+    """Moves pages between the device and the stores, and counts what is on the device.
+
+    It makes room as if the budget were `margin_bytes` smaller: that is for what it cannot count.
+    """
 
     def __init__(
         self,
@@ -39,10 +42,12 @@ class Pager:
         movers: Mapping[str, Mover],
         budget_bytes: int,
         counters: Counters,
+        margin_bytes: int = 0,
     ) -> None:
         self.device, self.stores, self.movers = device, stores, movers
         self.memory = device.memory
         self.budget_bytes = budget_bytes
+        self.limit_bytes = budget_bytes - margin_bytes
         self.counters = counters
         self.accounted = 0
         self.where: tuple[int, int] = (0, 0)
@@ -157,21 +162,21 @@ class Pager:
         return bool(self._writing or self._reading or self._orphans)
 
     def make_room(self, needed: int, keep: Sequence[Page]) -> None:
-        """Free memory until `needed` more bytes fit in the budget, as far as that is possible.
+        """Free memory until `needed` more bytes fit in the limit, as far as that is possible.
 
         Waits for transfers that free memory first, then evicts what was used longest ago. Pages
         in `keep` stay.
         """
-        if self.accounted + needed <= self.budget_bytes:
+        if self.accounted + needed <= self.limit_bytes:
             return
         self.poll_all()
         with self.counters.stalled("memory"):
-            while self.accounted + needed > self.budget_bytes:
+            while self.accounted + needed > self.limit_bytes:
                 if self._orphans:
                     self._bury_orphan(self._orphans[0])
                 elif self._writing:
                     self._finish_write(self._writing[0], keep=False)
-                elif not self._evict_one(keep, self.accounted + needed - self.budget_bytes):
+                elif not self._evict_one(keep, self.accounted + needed - self.limit_bytes):
                     break
 
     def relieve(self, nbytes: int, keep: Sequence[Page]) -> bool:
@@ -210,11 +215,11 @@ class Pager:
         """Begin to bring an absent page back if it fits the budget; return whether it is coming."""
         if page.state is not State.ABSENT:
             return True
-        if self.accounted + page.size > self.budget_bytes:
+        if self.accounted + page.size > self.limit_bytes:
             self.poll_all()
             if self.device.runs_ahead:
                 self._await_planned_writes(page.size)
-        if self.accounted + page.size > self.budget_bytes:
+        if self.accounted + page.size > self.limit_bytes:
             return False
         try:
             self._start_read(page, urgent=False)
@@ -224,7 +229,7 @@ class Pager:
 
     def may_fit(self, page: Page) -> bool:
         """Whether it is worth another try to prefetch a page that found no room."""
-        fits = self.accounted + page.size <= self.budget_bytes
+        fits = self.accounted + page.size <= self.limit_bytes
         return fits or (self.device.runs_ahead and any(map(self._is_due, self._writing[:1])))
 
     def _is_due(self, page: Page) -> bool:
@@ -238,7 +243,7 @@ class Pager:
         """
         with self.counters.stalled("memory"):
             for page in [page for page in self._writing if self._is_due(page)]:
-                if self.accounted + needed <= self.budget_bytes:
+                if self.accounted + needed <= self.limit_bytes:
                     return
                 self._finish_write(page, keep=False)
 
@@ -261,12 +266,12 @@ class Pager:
         self.counters.unplanned_fetches += not page.due
         self.make_room(page.size, keep)
         with self.counters.stalled("late_prefetch" if page.due else "unplanned_fetch"):
-            try:
-                self._start_read(page, urgent=True)
-            except torch.OutOfMemoryError:
-                if not self.relieve(page.size, keep):
-                    raise
-                self._start_read(page, urgent=True)
+            while page.state is State.ABSENT:
+                try:
+                    self._start_read(page, urgent=True)
+                except torch.OutOfMemoryError:
+                    if not self.relieve(page.size, keep):
+                        raise
             self._finish_read(page)
 
     def _start_read(self, page: Page, *, urgent: bool) -> None:

@@ -76,7 +76,7 @@ class Replay:
             if access[position] & WRITE:
                 page.dirty = True
         self._need = need = self._needed(op, met)
-        if pager.accounted + need > pager.budget_bytes:
+        if pager.accounted + need > pager.limit_bytes:
             pager.make_room(need, pages)
 
     def _settle(self, page: Page, op: Op[Page]) -> None:

@@ -96,6 +96,7 @@ class Run:
             stores=self._stores,
             movers=movers,
             budget_bytes=self.plan.budget.memory_bytes,
+            margin_bytes=self.plan.budget.memory_bytes - self.plan.budget.planned_bytes,
             counters=self.counters,
         )
         table = StorageTable(pager.new_page)

@@ -106,6 +106,8 @@ class Recorder:
         if not self._marks:
             self._begin()
             op.entered_ns = perf_counter_ns()
+        if op.step == self._plain_step:
+            return
         phase = self._phase()
         row = OpRow(op.operator.name, phase, self._modules.current, op.signature, self._overhead)
         self._ops.append(row)
@@ -114,13 +116,14 @@ class Recorder:
         started = perf_counter_ns()
         self._overhead += started - op.entered_ns
         row.overhead_ns = self._overhead
-        if op.step != self._plain_step:
-            self._marks.append(self._clock.mark(started))
+        self._marks.append(self._clock.mark(started))
 
     def after_op(self, op: Op[Block]) -> None:
         """Note when the op ended and what it touched."""
-        if op.step != self._plain_step:
-            self._marks.append(self._clock.mark(op.left_ns))
+        if op.step == self._plain_step:
+            self._note_births(op)
+            return
+        self._marks.append(self._clock.mark(op.left_ns))
         if self._meter is not None:
             self._meter.stop(sum(block.nbytes for block in op.blocks[op.first_new :]))
         row = self._ops[-1]
@@ -196,6 +199,11 @@ class Recorder:
             elif facts.kind == "other" and row.phase == "forward":
                 facts.label("input", "")
             row.accesses.append((block.id, _ACCESS[op.access[position]]))
+
+    def _note_births(self, op: Op[Block]) -> None:
+        for block in op.blocks[op.first_new :]:
+            facts = self._facts(block)
+            facts.born, facts.made = (op.step, op.index), True
 
     def _facts(self, block: Block) -> Facts:
         facts, storage = self.facts.get(block.id), block.storage

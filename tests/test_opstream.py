@@ -349,3 +349,113 @@ def test_compiled_regions_show_themselves_only_inside() -> None:
         torch.compile(lambda x: x)
         assert inductor.wrap_inductor_compiled_regions
     assert torch.compile is original
+
+
+# The shorter way of ops that were there in the step before
+
+
+class Quiet(Watcher):
+    """A listener that does without views at some positions."""
+
+    def __init__(self, quiet: set[int]) -> None:
+        super().__init__()
+        self.quiet = frozenset(quiet)
+
+
+def views_told(
+    stream: OpStream[Block], watcher: Watcher, functions: list[Callable[[], Any]]
+) -> Any:
+    told = []
+    with stream:
+        for function in functions:
+            watcher.seen.clear()
+            function()
+            told.append([(seen.index, seen.name.split(".")[1]) for seen in watcher.seen])
+            stream.end_step()
+    return told
+
+
+def test_a_view_at_a_quiet_position_is_counted_but_not_told() -> None:
+    x = torch.ones(2, 3)
+    watcher = Quiet({1, 2})
+    stream = OpStream(StorageTable(Block), [watcher])
+    stream.remembers = True
+
+    def program() -> None:
+        x.t() + x.view(3, 2) * 2
+
+    told = views_told(stream, watcher, [program, program])
+    assert told == [
+        [(0, "t"), (1, "view"), (2, "mul"), (3, "add")],
+        [(0, "t"), (2, "mul"), (3, "add")],
+    ]
+
+
+def test_another_view_than_before_is_told() -> None:
+    x = torch.ones(2, 3)
+    watcher = Quiet({0})
+    stream = OpStream(StorageTable(Block), [watcher])
+    stream.remembers = True
+    told = views_told(stream, watcher, [lambda: x.t(), lambda: x.view(6), lambda: x.view(6)])
+    assert told == [[(0, "t")], [(0, "view")], []]
+
+
+def test_a_view_of_what_has_no_size_is_told() -> None:
+    x = torch.ones(2, 3)
+    watcher = Quiet({0})
+    stream = OpStream(StorageTable(Block), [watcher])
+    stream.remembers = True
+    stream.sizeless = {x.untyped_storage()._cdata}
+    told = views_told(stream, watcher, [lambda: x.t(), lambda: x.t()])
+    assert told == [[(0, "t")], [(0, "t")]]
+
+
+def test_a_signature_is_kept_only_for_the_same_operator_and_as_many_bytes() -> None:
+    def signatures(*, remembers: bool) -> list[list[int]]:
+        stream, watcher = watch()
+        stream.remembers = remembers
+        found = []
+        with stream:
+            for shape in ((2, 3), (2, 3), (4, 3)):
+                watcher.seen.clear()
+                torch.ones(shape).mul(2).add(1)
+                found.append([seen.signature for seen in watcher.seen])
+                stream.end_step()
+        return found
+
+    assert signatures(remembers=True) == signatures(remembers=False)
+    first, second, third = signatures(remembers=True)
+    assert first == second
+    assert all(one != other for one, other in zip(first, third, strict=True))
+
+
+def test_an_op_that_found_no_memory_is_called_again_if_that_may_help() -> None:
+    stream, watcher = watch()
+    rooms = [True, False]
+    stream.make_room = lambda _: rooms.pop(0)
+    failures = [torch.OutOfMemoryError(), torch.OutOfMemoryError()]
+
+    def call(function: Callable[..., Any]) -> Callable[..., Any]:
+        def failing(*args: Any, **kwargs: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return function(*args, **kwargs)
+
+        return failing
+
+    original = stream._run_numbered
+    stream._run_numbered = lambda operator, func, args, kwargs: original(  # type: ignore[method-assign]
+        operator, call(func), args, kwargs
+    )
+    x = torch.ones(3)
+    with stream, pytest.raises(torch.OutOfMemoryError):
+        x * 2  # two failures, one room
+    assert (rooms, failures) == ([], [])
+    with stream:
+        failures.append(torch.OutOfMemoryError())
+        rooms.append(True)
+        assert (x * 2).tolist() == [2, 2, 2]
+        failures.append(torch.OutOfMemoryError())
+        with pytest.raises(torch.OutOfMemoryError):
+            x.mul_(2)  # it may have written a part
+    assert x.tolist() == [1, 1, 1]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from manual import ManualEngine, content, filled, make_pager
@@ -185,16 +187,16 @@ def test_memory_that_is_not_torchs_stays() -> None:
 
 
 def test_a_prefetch_over_the_budget_waits(sent: Sent) -> None:
-    sent.pager.budget_bytes = sent.page.size - 1
+    sent.pager.limit_bytes = sent.page.size - 1
     assert not sent.pager.prefetch(sent.page)
     assert sent.page.state is State.ABSENT
-    sent.pager.budget_bytes = sent.page.size
+    sent.pager.limit_bytes = sent.page.size
     assert sent.pager.prefetch(sent.page)
     assert sent.pager.prefetch(sent.page), "it is on its way"
 
 
 def test_bringing_everything_back_does_not_ask_for_the_budget(sent: Sent) -> None:
-    sent.pager.budget_bytes = 0
+    sent.pager.limit_bytes = 0
     sent.pager.bring_back()
     assert content(sent.storage) == b"\7" * 3000
     assert sent.pager.accounted == sent.page.size
@@ -211,3 +213,43 @@ def test_stalls_are_counted_by_their_cause(sent: Sent) -> None:
     assert sent.pager.counters.unplanned_fetches == 1
     assert sent.pager.counters.stall_ns["late_prefetch"] > 0
     assert not sent.page.due
+
+
+def test_a_margin_is_kept_free() -> None:
+    engine = ManualEngine()
+    pager, table = make_pager(engine, budget=3 * SMALLEST_EVICTION)
+    pager.limit_bytes -= SMALLEST_EVICTION
+    storages = [filled(SMALLEST_EVICTION, value) for value in (1, 2)]
+    pages = [table.block(storage) for storage in storages]
+    pager.where = (1, 0)
+    pager.make_room(1, ())
+    assert [page.state for page in pages] == [State.ABSENT, State.RESIDENT]
+
+
+def test_a_device_without_room_in_spite_of_the_budget_gets_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The allocator refuses until as many bytes as are needed were evicted, in two rounds."""
+    engine = ManualEngine()
+    pager, table = make_pager(engine)
+    small, others = filled(SMALLEST_EVICTION, 1), [filled(SMALLEST_EVICTION, 2) for _ in range(4)]
+    page, *more = [table.block(storage) for storage in (small, *others)]
+    pager.where = (1, 0)
+    pager.offload(page, "ssd")
+    pager.make_room(1 << 40, [page, *more])
+    assert page.state is State.ABSENT
+    usual = pager.memory.buffer_for
+    refused: list[int] = []
+
+    def buffer_for(*arguments: Any) -> Any:
+        if len(refused) < 2:
+            refused.append(pager.accounted)
+            raise torch.OutOfMemoryError
+        return usual(*arguments)
+
+    monkeypatch.setattr(pager.memory, "buffer_for", buffer_for)
+    pager.make_present(page, [page])
+    assert content(small) == b"\1" * SMALLEST_EVICTION
+    assert refused == [4 * SMALLEST_EVICTION, 3 * SMALLEST_EVICTION]
+    assert pager.counters.out_of_memory == 2
+    assert sum(page.state is State.ABSENT for page in more) == 2

@@ -196,3 +196,40 @@ def test_recording_does_not_change_the_peak() -> None:
     usual = peak_of(plainly)
     assert usual > 100_000
     assert abs(peak_of(recording) - usual) < GRANULE
+
+
+def test_on_an_accelerator_a_step_is_as_long_as_one_that_was_not_recorded(
+    recorded: Profile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A clock whose marks do not show the host, as a stand-in for an accelerator's."""
+
+    class Ticks:
+        """Counts marks: a recorded op is two ticks, and a step that is not recorded is one."""
+
+        is_hosts = False
+
+        def __init__(self) -> None:
+            self.now = 0
+
+        def mark(self, host_ns: int) -> int:
+            self.now += 1000
+            return self.now
+
+        def resolve(self, marks: list[int]) -> list[int]:
+            return [mark - marks[0] for mark in marks]
+
+    monkeypatch.setattr("teraio.profiler.session.clock_for", lambda _: Ticks())
+    script = tmp_path / "train.py"
+    script.write_text(TRAIN)
+    found = profile_script(Script(str(script)), steps=2, warmup=1, go_on=False)
+    assert found.stopped_after == 5  # 0 holds the set-up, 1 is metered, 2 is timed, 3 and 4 kept
+    assert found.trace is not None and recorded.trace is not None
+    table, usual = found.trace.table.to_pylist(), recorded.trace.table.to_pylist()
+    assert max(row["start_ns"] + row["duration_ns"] for row in table) <= 1000
+
+    def accesses(rows: list[dict[str, Any]]) -> list[Any]:
+        return [(r["op"], r["op_name"], r["access"], r["nbytes"], r["kind"]) for r in rows]
+
+    last = [row for row in table if row["step"] == 1]
+    usual = [row for row in usual if row["step"] == usual[-1]["step"]]
+    assert accesses(last) == accesses(usual)

@@ -82,6 +82,7 @@ class Bench:
         row = {
             "name": name,
             "step_ms": round(median, 2),
+            "each_ms": [round(ms, 1) for ms in trained["step_ms"]],
             "spread_ms": round(steps[-1] - steps[0], 2),
             "share_of_ideal": round(ideal["step_ms"] / median, 4) if ideal else 1.0,
             "reserved_bytes": trained["reserved_bytes"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -116,8 +117,7 @@ def _slab(nbytes: int) -> mmap.mmap:
         raise StorageError(msg, hint="make the plan with less `--host-memory`") from error
     with suppress(OSError):
         slab.madvise(mmap.MADV_HUGEPAGE)
-    for page in range(0, nbytes, mmap.PAGESIZE):
-        slab[page] = 0
+    ctypes.memset(address_of(slab), 0, nbytes)
     return slab
 
 

@@ -68,7 +68,7 @@ def open_stores(
         stack.callback(stores[SSD].close)
     if plan.budget.host_bytes:
         stores[HOST] = HostStore(
-            plan.budget.host_bytes,
+            min(plan.budget.host_bytes, tier_bytes(plan, HOST)),
             piece_bytes=piece_bytes,
             checksums=options.checksums,
             reach=device.reach,
