@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from example_counts import examples
 from hypothesis import settings
-
-from examples import examples
 
 settings.register_profile("teraio", examples(40))
 settings.load_profile("teraio")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import problem_of, problems
 from traces import MIB, T, make_trace, training_trace
 
-from examples import examples
 from teraio.planner import bound, solver
 from teraio.planner.absence import planned_peak
 from teraio.planner.bound import lower_bound_ns

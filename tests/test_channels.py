@@ -3,10 +3,10 @@
 from collections import deque
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from teraio.planner.bandwidth import transfer_ns
 from teraio.planner.channels import Link
 from teraio.planner.plan import Hardware, HostLink, Ssd

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
-from examples import examples
 from teraio.planner.absence import planned_peak
 from teraio.planner.check import PlanCheckError, check_plan
 from teraio.planner.hardware import ASSUMED
@@ -251,6 +251,7 @@ def planned(draw):
         memory_bytes=max(1, least + int(share * (peak(step) - least))),
         host_bytes=draw(st.sampled_from([0, 20 * MIB])),
         hardware=draw(hardware()),
+        policy="greedy",
     )
     return step, replace(plan, controls=NO_CONTROLS)
 

@@ -11,6 +11,8 @@ from traces import training_trace
 
 from teraio.profiler.trace import write_trace
 
+QUICK = ("--policy", "greedy")
+
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
@@ -25,7 +27,7 @@ def test_a_trace_and_its_plan_are_exported(trace: Path, tmp_path: Path) -> None:
     alone = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {event["ph"] for event in alone} == {"M", "X", "C"}
     assert "next: " in done.stderr.decode()
-    assert teraio("plan", trace, "--memory", "60%", cwd=tmp_path).returncode == 0
+    assert teraio("plan", trace, "--memory", "60%", *QUICK, cwd=tmp_path).returncode == 0
     words = ("export", "--plan", "plan.json", "-o", "-")
     both = teraio(*words, "-", stdin=trace.read_bytes(), cwd=tmp_path)
     events = json.loads(both.stdout)["traceEvents"]
@@ -35,7 +37,7 @@ def test_a_trace_and_its_plan_are_exported(trace: Path, tmp_path: Path) -> None:
 
 def test_a_plan_of_another_trace_is_refused(trace: Path, tmp_path: Path) -> None:
     write_trace(training_trace(5), tmp_path / "other.parquet")
-    assert here("plan", "other.parquet", "--memory", "60%", cwd=tmp_path).returncode == 0
+    assert here("plan", "other.parquet", "--memory", "60%", *QUICK, cwd=tmp_path).returncode == 0
     said = failed(here("export", trace, "--plan", "plan.json", cwd=tmp_path), 65)
     assert "is a plan for another trace" in said
     assert "trace.json" not in names_in(tmp_path)

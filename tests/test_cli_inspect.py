@@ -12,9 +12,9 @@ from traces import MIB, T, make_trace, training_trace, with_info
 
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
-from teraio.planner.plan import Offload
+from teraio.planner.plan import Offload, Plan
 from teraio.planner.plan_file import write_plan
-from teraio.profiler.trace import write_trace
+from teraio.profiler.trace import Trace, write_trace
 from teraio_cli.plan_summary import moved_bytes, summarise_plan
 from teraio_cli.tables import share
 from teraio_cli.trace_summary import summarise_trace
@@ -102,8 +102,14 @@ def test_largest_tensors_come_first_with_their_origin() -> None:
     ]  # fmt: skip
 
 
+def planned(trace: Trace, memory_bytes: int) -> Plan:
+    return make_plan(
+        trace, sha256="0" * 64, memory_bytes=memory_bytes, hardware=ASSUMED, policy="greedy"
+    )
+
+
 def test_moved_bytes_leave_drops_out() -> None:
-    plan = make_plan(training_trace(6), sha256="", memory_bytes=12 * MIB, hardware=ASSUMED)
+    plan = planned(training_trace(6), 12 * MIB)
     drops = [a for a in plan.actions if isinstance(a, Offload) and not a.write]
     assert drops
     cost = plan.prediction
@@ -121,7 +127,7 @@ def test_moved_bytes_leave_drops_out() -> None:
 def files(tmp_path: Path) -> dict[str, Path]:
     trace = training_trace(6)
     write_trace(trace, tmp_path / "trace")
-    plan = make_plan(trace, sha256="0" * 64, memory_bytes=40 * MIB, hardware=ASSUMED)
+    plan = planned(trace, 40 * MIB)
     write_plan(plan, tmp_path / "plan")
     return {"trace": tmp_path / "trace", "plan": tmp_path / "plan"}
 
@@ -154,8 +160,7 @@ def test_tables_show_what_matters(kind: str, words: list[str], files: dict[str, 
 def test_plan_that_cannot_be_run_is_not_said_to_be(tmp_path: Path) -> None:
     trace = with_info(training_trace(6), fingerprint="", signatures=())
     write_trace(trace, tmp_path / "trace")
-    made = make_plan(trace, sha256="0" * 64, memory_bytes=40 * MIB, hardware=ASSUMED)
-    write_plan(made, tmp_path / "plan")
+    write_plan(planned(trace, 40 * MIB), tmp_path / "plan")
     for words, following in (
         (("inspect", "plan"), "teraio simulate TRACE plan"),
         (("simulate", "trace", "plan"), "teraio export trace --plan plan"),

@@ -47,7 +47,7 @@ def test_plan_is_written_and_explained(trace: Path, tmp_path: Path) -> None:
 
 
 def test_pipes_carry_the_plan_and_nothing_else(trace: Path, tmp_path: Path) -> None:
-    words = ("--memory", "60%", "-o", "-")
+    words = ("--memory", "60%", "--policy", "greedy", "-o", "-")
     piped = teraio("plan", "-", *words, stdin=trace.read_bytes())
     assert piped.returncode == 0
     assert piped.stdout == teraio("plan", trace, *words).stdout
@@ -82,7 +82,7 @@ def test_step_that_fits_has_nothing_to_move(trace: Path, tmp_path: Path) -> None
 
 
 def test_budget_under_the_possible(trace: Path, tmp_path: Path) -> None:
-    words = ("plan", trace, "--memory", "1MiB")
+    words = ("plan", trace, "--memory", "1MiB", "--policy", "greedy")
     said = failed(here(*words, cwd=tmp_path), 69)
     least = 12 * MIB
     assert f"least possible is {least} bytes" in said
@@ -97,7 +97,7 @@ def test_budget_under_the_possible(trace: Path, tmp_path: Path) -> None:
 def test_existing_output_needs_force(trace: Path, tmp_path: Path) -> None:
     output = tmp_path / "plan.json"
     output.write_text("mine")
-    words = ("plan", trace, "--memory", "60%")
+    words = ("plan", trace, "--memory", "60%", "--policy", "greedy")
     assert "--force" in failed(here(*words, cwd=tmp_path), 73)
     assert output.read_text() == "mine"
     assert here(*words, "--force", cwd=tmp_path).returncode == 0
@@ -105,7 +105,7 @@ def test_existing_output_needs_force(trace: Path, tmp_path: Path) -> None:
 
 
 def test_folder_that_cannot_be_written(trace: Path) -> None:
-    words = ("plan", trace, "--memory", "60%", "-o", "/proc/plan.json")
+    words = ("plan", trace, "--memory", "60%", "--policy", "greedy", "-o", "/proc/plan.json")
     assert "cannot write `/proc/plan.json`" in failed(teraio(*words), 74)
 
 
@@ -138,7 +138,7 @@ def test_bad_hardware_file(trace: Path, tmp_path: Path) -> None:
 def test_trace_without_fingerprint_makes_a_plan_that_cannot_be_run(tmp_path: Path) -> None:
     path = tmp_path / "imported.parquet"
     write_trace(with_info(training_trace(4), fingerprint="", signatures=()), path)
-    said = here("plan", path, "--memory", "60%", cwd=tmp_path).stderr.decode()
+    said = here("plan", path, "--memory", "60%", "--policy", "greedy", cwd=tmp_path).stderr.decode()
     assert "cannot be run" in said
     assert said.endswith("next: teraio inspect plan.json\n")
 

@@ -18,6 +18,9 @@ from teraio_cli.explain_tables import sentence
 from teraio_cli.main import app
 from teraio_cli.plan_options import controls_of
 
+QUICK = ("--policy", "greedy")
+"""Plans that take no second, where it does not matter which."""
+
 
 @pytest.fixture
 def trace(tmp_path: Path) -> Path:
@@ -31,7 +34,7 @@ def test_controls_reach_the_plan_the_report_and_inspect(trace: Path, tmp_path: P
         "plan", trace, "--memory", "40MiB", "--host-memory", "64MiB", "--tiers", "ssd,host",
         "--ssds", "4", "--ssd-read", "1GB/s", "--tbw", "600TB", "--ssd-writes", "24MiB",
         "--keep", r"layers\.0\.weight$", "--keep", "nothing", "--never-ssd", "^optimizer_state:",
-        "--min-tensor", "2MiB", "--time-limit", "5", cwd=tmp_path,
+        "--min-tensor", "2MiB", "--time-limit", "5", *QUICK, cwd=tmp_path,
     )  # fmt: skip
     said = done.stderr.decode()
     assert (done.returncode, done.stdout) == (0, b""), said
@@ -56,7 +59,8 @@ def test_controls_reach_the_plan_the_report_and_inspect(trace: Path, tmp_path: P
 
 
 def test_wear_is_told_by_plan_and_inspect(trace: Path, tmp_path: Path) -> None:
-    done = here("plan", trace, "--memory", "40MiB", "--tbw", "600TB", "--json", cwd=tmp_path)
+    words = ("--tbw", "600TB", *QUICK, "--json")
+    done = here("plan", trace, "--memory", "40MiB", *words, cwd=tmp_path)
     summary = json.loads(done.stdout)
     wear = summary["endurance"]
     assert wear["step_bytes"] == summary["prediction"]["ssd"]["to_tier_bytes"] > 0
@@ -105,7 +109,7 @@ def test_usage_errors(options: tuple[str, ...], words: str, trace: Path, tmp_pat
 
 
 def test_what_a_control_makes_impossible_names_it(trace: Path, tmp_path: Path) -> None:
-    words = ("plan", trace, "--memory", "20MiB")
+    words = ("plan", trace, "--memory", "20MiB", *QUICK)
     said = failed(here(*words, "--keep", "^parameter:", cwd=tmp_path), 69)
     assert "MiB of it is idle there in tensors that are kept (`--keep`)" in said
     said = failed(here(*words, "--ssd-writes", "0", cwd=tmp_path), 69)
@@ -120,14 +124,14 @@ def test_what_a_control_makes_impossible_names_it(trace: Path, tmp_path: Path) -
 
 
 def test_host_memory_that_has_no_effect_is_told(trace: Path, tmp_path: Path) -> None:
-    words = ("plan", trace, "--memory", "40MiB", "--host-memory", "1GiB", "--tiers", "ssd")
+    words = ("plan", trace, "--memory", "40MiB", "--host-memory", "1GiB", "--tiers", "ssd", *QUICK)
     assert b"warning: `--host-memory` has no effect" in here(*words, cwd=tmp_path).stderr
     assert read_plan(tmp_path / "plan.json").budget.host_bytes == 0
 
 
 def test_explaining_needs_no_output(trace: Path, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text("mine")
-    words = ("plan", trace, "--memory", "40MiB", "--explain", "layers.5.weight.exp_avg")
+    words = ("plan", trace, "--memory", "40MiB", "--explain", "layers.5.weight.exp_avg", *QUICK)
     done = here(*words, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     shown = done.stdout.decode()
@@ -143,7 +147,7 @@ def test_explaining_needs_no_output(trace: Path, tmp_path: Path) -> None:
 
 
 def test_explaining_and_writing(trace: Path, tmp_path: Path) -> None:
-    words = ("plan", trace, "--memory", "40MiB", "--explain", "0", "-o", "p.json")
+    words = ("plan", trace, "--memory", "40MiB", "--explain", "0", "-o", "p.json", *QUICK)
     assert here(*words, cwd=tmp_path).stdout
     assert read_plan(tmp_path / "p.json").actions
 

@@ -87,7 +87,7 @@ def test_options_may_stand_before_and_after_the_plan(home: Home, tmp_path: Path)
     assert list(told) == [
         "steps", "ideal_ns", "predicted_step_ns", "step_ns", "stall_ns", "offloaded_bytes",
         "prefetched_bytes", "dropped_bytes", "io_path", "memory", "peak_bytes", "peak_by_step",
-        "reserved_bytes", "budget_bytes", "over_budget_ops", "out_of_memory",
+        "allocator", "budget_bytes", "over_budget_ops", "out_of_memory",
         "planned_actions", "executed_actions",
         "unplanned_fetches", "unplanned_evictions", "divergences", "verified_steps",
     ]  # fmt: skip

@@ -32,8 +32,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("simulate")
     write_trace(training_trace(6), path / "trace")
     plan = make_plan(
-        training_trace(6), sha256=sha256_of(path / "trace"), memory_bytes=20 * MIB, hardware=ASSUMED
-    )
+        training_trace(6), sha256=sha256_of(path / "trace"), memory_bytes=20 * MIB,
+        hardware=ASSUMED, policy="greedy",
+    )  # fmt: skip
     assert plan.prediction.stall_ns
     write_plan(plan, path / "plan")
     write_trace(training_trace(6, op_ns=5_000_000), path / "slower")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from teraio.planner.draft import Draft, proven_least
 from teraio.planner.solver import Model, solve
 

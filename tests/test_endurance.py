@@ -17,7 +17,9 @@ TB = 10**12
 
 @pytest.fixture(scope="module")
 def plan():
-    return make_plan(training_trace(6), sha256="", memory_bytes=40 * MIB, hardware=ASSUMED)
+    return make_plan(
+        training_trace(6), sha256="", memory_bytes=40 * MIB, hardware=ASSUMED, policy="greedy"
+    )
 
 
 def writing(plan, nbytes, step_ns, hardware):

@@ -12,12 +12,12 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from example_counts import examples
 from faulty_store import FaultyStore, Gate
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_memory import Buffer, nothing_leaks
 
-from examples import examples
 from teraio.executor.engine import QueuedTransfer, TransferEngine
 from teraio.executor.stores.host import HostStore
 from teraio.executor.stores.posix import PosixStore

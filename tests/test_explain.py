@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces
 
-from examples import examples
 from teraio.planner.explain import explain, find_tensor
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
@@ -172,6 +172,7 @@ def test_the_moves_of_a_plan_are_those_explained(own, channels, share, host_byte
         host_bytes=host_bytes,
         hardware=channels,
         or_minimum=True,
+        policy="greedy",
         controls=Controls(min_tensor_bytes=MIB, keep=(r"layers\.1",)),
     )
     moves = []

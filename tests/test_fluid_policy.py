@@ -2,12 +2,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import checked_plan, problem_of
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
-from examples import examples
 from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.minimum import least_memory
 from teraio.planner.plan import MIN_TENSOR_BYTES
@@ -46,9 +46,9 @@ def test_any_budget_from_the_least_up_gets_a_right_plan(policy, trace, channels,
 
 
 def test_what_the_fluid_moves_is_better_where_the_channels_are_the_limit():
-    trace = read_trace(TRACES / "g10-vit-1024.parquet")
-    slow = with_rates(ASSUMED, ssd_read=10**9, ssd_write=10**9)
-    problem = problem_of(trace, peak(load_step(trace)) // 2, 0, slow)
+    trace = read_trace(TRACES / "teraio-llama.parquet")
+    slow = with_rates(ASSUMED, ssd_read=300_000_000, ssd_write=300_000_000)
+    problem = problem_of(trace, peak(load_step(trace)) * 8 // 10, 0, slow)
     assert step_ns(problem, fluid(problem)) < 0.85 * step_ns(problem, greedy(problem))
 
 

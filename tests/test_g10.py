@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from example_counts import examples
 from foreign import CONFIG, TOY, Foreign, foreign_steps, run_files
 from hypothesis import given
 
-from examples import examples
 from teraio.planner.step import load_step, peak
 from teraio.profiler.errors import BadInputError
 from teraio.profiler.importers.g10 import read_g10

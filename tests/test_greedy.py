@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
-from examples import examples
 from teraio.planner.copies import families
 from teraio.planner.grid import Grid
 from teraio.planner.hardware import ASSUMED, with_rates

@@ -1,10 +1,10 @@
 import numpy as np
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import problem_of
 from traces import MIB, hardware, traces
 
-from examples import examples
 from teraio.planner.policies.ledger import Ledger
 from teraio.planner.step import load_step, peak
 

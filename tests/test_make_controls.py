@@ -4,11 +4,11 @@ import io
 from dataclasses import replace
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
-from examples import examples
 from teraio.planner.check import check_plan
 from teraio.planner.controls import matched
 from teraio.planner.hardware import ASSUMED, with_rates
@@ -21,7 +21,7 @@ from teraio.profiler.errors import BadInputError, InfeasibleError, UsageError
 
 
 def plan_for(trace, memory_bytes, **options):
-    options = {"hardware": ASSUMED, "sha256": "0" * 64} | options
+    options = {"hardware": ASSUMED, "sha256": "0" * 64, "policy": "greedy"} | options
     return make_plan(trace, memory_bytes=memory_bytes, **options)
 
 
@@ -76,13 +76,11 @@ def test_what_is_kept_stays_and_what_may_not_wear_the_drive_goes_to_host_memory(
 def test_a_limit_on_what_is_written_to_the_ssd():
     trace = training_trace(6)
     slow = with_rates(ASSUMED, host_link=10**9)
-    free = plan_for(trace, 44 * MIB, hardware=slow, host_bytes=1 << 30, policy="greedy")
+    free = plan_for(trace, 44 * MIB, hardware=slow, host_bytes=1 << 30)
     limit = free.prediction.ssd.to_tier_bytes - MIB
     assert limit > 0
     rules = Controls(ssd_write_bytes=limit)
-    held = plan_for(
-        trace, 44 * MIB, hardware=slow, host_bytes=1 << 30, controls=rules, policy="greedy"
-    )
+    held = plan_for(trace, 44 * MIB, hardware=slow, host_bytes=1 << 30, controls=rules)
     assert held.prediction.ssd.to_tier_bytes <= limit
     assert held.prediction.host.to_tier_bytes > 0
 

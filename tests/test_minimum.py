@@ -1,7 +1,7 @@
+from example_counts import examples
 from hypothesis import given
 from traces import MIB, T, make_trace, traces
 
-from examples import examples
 from teraio.planner.minimum import least_memory
 from teraio.planner.step import idle_intervals, load_step
 

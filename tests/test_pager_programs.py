@@ -9,10 +9,10 @@ from typing import Any
 
 import hypothesis.strategies as st
 import torch
+from example_counts import examples
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 from manual import ManualEngine, content, filled, make_pager
 
-from examples import examples
 from teraio.executor.memory import address_of
 from teraio.executor.page import FOREVER, Page
 from teraio.executor.pager import SMALLEST_EVICTION

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from example_counts import examples
 from hypothesis import given
 from traces import MIB, hardware, traces, training_trace
 
-from examples import examples
 from teraio.planner.make import make_plan
 from teraio.planner.minimum import least_memory
 from teraio.planner.perfetto import trace_events

@@ -5,11 +5,11 @@ import re
 from dataclasses import replace
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import training_trace
 
-from examples import examples
 from teraio.planner.plan import (
     NO_CONTROLS,
     Budget,

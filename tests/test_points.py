@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.points import MOST_POINTS, Axes, neighbours_below, points_of
 from teraio.profiler.errors import UsageError

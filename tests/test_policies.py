@@ -1,12 +1,12 @@
 """Every policy, whatever the trace: a plan that the checker accepts, or an honest error."""
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import FAST, checked_plan, offloads
 from traces import MIB, hardware, traces, training_trace
 
-from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
 from teraio.planner.plan import Controls

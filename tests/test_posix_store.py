@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_memory import Buffer, nothing_leaks
 
-from examples import examples
 from teraio.executor.stores import posix
 from teraio.executor.stores.memory import address_of
 from teraio.executor.stores.posix import ALIGNMENT, PosixStore

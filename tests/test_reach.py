@@ -25,7 +25,7 @@ def never(problem):
 
 
 def plan_for(memory_bytes, **options):
-    options = {"sha256": "", "hardware": ASSUMED} | options
+    options = {"sha256": "", "hardware": ASSUMED, "policy": "greedy"} | options
     return make_plan(TRACE, memory_bytes=memory_bytes, **options)
 
 

@@ -1,11 +1,11 @@
 """What moving a tensor relieves, against counting op by op."""
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces
 
-from examples import examples
 from teraio.planner.bandwidth import transfer_ns
 from teraio.planner.controls import problem_of
 from teraio.planner.hardware import ASSUMED

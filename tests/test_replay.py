@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from example_counts import examples
 from faulty_store import FaultyStore
 from home import Done, Home, bits, with_memory
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 import teraio.executor.stores.opening
-from examples import examples
 from teraio.executor.stores.base import Piece
 from teraio.executor.stores.posix import PosixStore
 from teraio.planner.plan import Action, Offload, Plan, PlannedTensor, Prefetch

@@ -113,7 +113,7 @@ def test_imported_traces_have_the_published_peak_and_ideal(name: str) -> None:
 def test_imported_traces_are_planned_for(name: str) -> None:
     trace = read_trace(FOLDER / f"{name}.parquet")
     budget = peak(load_step(trace)) * 9 // 10
-    plan = make_plan(trace, sha256="0" * 64, memory_bytes=budget, hardware=ASSUMED)
+    plan = make_plan(trace, sha256="0" * 64, memory_bytes=budget, hardware=ASSUMED, policy="greedy")
     assert plan.actions
     assert plan.prediction.peak_bytes <= budget
 

@@ -2,11 +2,11 @@ from dataclasses import astuple, replace
 from functools import cache
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, training_trace
 
-from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
 from teraio.planner.plan import Hardware, HostLink, Offload, Prefetch, Ssd
@@ -172,6 +172,7 @@ def planned(share, micro_batches):
         hardware=ASSUMED,
         host_bytes=30 * MIB,
         or_minimum=True,
+        policy="greedy",
     )
 
 

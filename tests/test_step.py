@@ -1,10 +1,10 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from example_counts import examples
 from hypothesis import given
 from traces import MIB, T, make_trace, traces, training_trace
 
-from examples import examples
 from teraio.planner.step import Interval, Use, idle_intervals, load_step, peak
 from teraio.profiler.errors import BadInputError
 from teraio.profiler.trace import Trace

@@ -6,11 +6,11 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from example_counts import examples
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, traces, training_trace
 
-from examples import examples
 from teraio.planner.hardware import ASSUMED, with_rates, with_tbw
 from teraio.planner.make import make_plan
 from teraio.planner.plan import NO_CONTROLS, Offload, Prefetch

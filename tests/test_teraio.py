@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from example_counts import examples
 from foreign import TOY, Foreign, foreign_steps
 from hypothesis import given
 
-from examples import examples
 from teraio.planner.copies import families
 from teraio.planner.step import Step, idle_intervals, load_step, peak
 from teraio.profiler.errors import BadInputError, UsageError

@@ -1,11 +1,11 @@
 from dataclasses import asdict
 from functools import cache
 
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from traces import MIB, T, hardware, make_trace, training_trace
 
-from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
 from teraio.planner.plan import Hardware, HostLink, Offload, Prefetch, Ssd, Traffic
@@ -71,7 +71,7 @@ def planned(mib, host_mib):
     trace = training_trace(4, micro_batches=2)
     return load_step(trace), make_plan(
         trace, sha256="", memory_bytes=mib * MIB, host_bytes=host_mib * MIB, hardware=ASSUMED,
-        or_minimum=True,
+        or_minimum=True, policy="greedy",
     )  # fmt: skip
 
 

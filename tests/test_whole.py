@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from example_counts import examples
 from hypothesis import given
 from problems import problem_of, problems
 from traces import MIB, T, make_trace
 
-from examples import examples
 from teraio.planner.absence import planned_peak
 from teraio.planner.attempt import Start
 from teraio.planner.bound import lower_bound_ns, sized_fluid

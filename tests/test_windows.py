@@ -2,12 +2,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from problems import checked_plan
 from traces import MIB, T, hardware, make_trace, traces
 
-from examples import examples
 from teraio.planner.hardware import ASSUMED
 from teraio.planner.plan import Offload, Prefetch
 from teraio.planner.problem import Answer, CannotFitError, Problem
