@@ -430,7 +430,7 @@ def test_a_signature_is_kept_only_for_the_same_operator_and_as_many_bytes() -> N
 
 
 def test_an_op_that_found_no_memory_is_called_again_if_that_may_help() -> None:
-    stream, watcher = watch()
+    stream, _ = watch()
     rooms = [True, False]
     stream.make_room = lambda _: rooms.pop(0)
     failures = [torch.OutOfMemoryError(), torch.OutOfMemoryError()]
