@@ -15,6 +15,8 @@ from teraio.planner.step import peak
 from teraio.profiler.errors import SolverMissingError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from teraio.planner.problem import Problem
 
 _VARIABLES: Final = 8_000
@@ -88,17 +90,18 @@ def sized_fluid(
     by_size: bool = False,
     whole: bool = False,
     most_variables: int = _VARIABLES,
+    at: Sequence[int] = (),
 ) -> Fluid:
     """Return the program with as many cuts as give it about the variables allowed, or fewer.
 
     With `by_size` only tensors of the same size are taken together, and with `whole` too, and
-    then only whole tensors relieve memory.
+    then only whole tensors relieve memory. There are cuts at the ops `at` in any case.
     """
     movable, n_cuts = Movable(problem), _CUTS
     most = min(_MOST_CUTS, 2 * len(problem.step.ops))
     kept, kept_share = None, float("inf")
     for _ in range(_TRIES):
-        cuts = choose_cuts(problem, n_cuts)
+        cuts = choose_cuts(problem, n_cuts, at)
         lots = movable.lots(cuts, by_size=by_size or whole)
         share = variables(cuts, lots, problem) / most_variables
         if share <= 1 or share < kept_share:

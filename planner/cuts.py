@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from teraio.planner.problem import Problem
@@ -35,11 +37,12 @@ class Cuts(NamedTuple):
         return np.flatnonzero(np.tile(self.excess > 0, 3))
 
 
-def choose_cuts(problem: Problem, count: int) -> Cuts:
+def choose_cuts(problem: Problem, count: int, at: Sequence[int] = ()) -> Cuts:
     """Return all instants of the step, or about `count` of them if it has more.
 
     The step is split into parts of equal weight. Of each part that is over the budget somewhere
-    the op with the largest demand is taken, of the others the first one.
+    the op with the largest demand is taken, of the others the first one. Start and end of the ops
+    `at`, and of those before them, are cuts in any case.
     """
     step = problem.step
     excess = step.demand - problem.planned_bytes
@@ -52,7 +55,9 @@ def choose_cuts(problem: Problem, count: int) -> Cuts:
         ops = [_worst(excess, head, tail) for head, tail in zip(heads, tails, strict=True)]
         ops.append(int(excess.argmax()))
         long = [op for op in ops if durations[op] * count > step.period_ns]
-        events = np.unique([*(2 * op for op in ops), *(2 * op + 1 for op in long)])
+        near = {(op + before) % len(step.ops) for op in at for before in (-1, 0)}
+        long += near
+        events = np.unique([*(2 * op for op in (*ops, *near)), *(2 * op + 1 for op in long)])
     op = events // 2
     times = step.starts[op] + np.where(events % 2 == 0, 0, durations[op])
     return Cuts(events, excess[op], np.diff(times, append=step.period_ns + times[0]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 from example_counts import examples
@@ -14,8 +15,12 @@ from traces import MIB, T, hardware, make_trace, traces, training_trace
 
 from teraio.planner import solver
 from teraio.planner.absence import planned_peak
+from teraio.planner.bound import sized_fluid
+from teraio.planner.draft import proven_least
+from teraio.planner.hardware import ASSUMED
 from teraio.planner.make import make_plan
-from teraio.planner.plan import Hardware, HostLink, Ssd
+from teraio.planner.minimum import least_memory
+from teraio.planner.plan import MIN_TENSOR_BYTES, Hardware, HostLink, Ssd
 from teraio.planner.policies.auto import auto
 from teraio.planner.policies.greedy import greedy
 from teraio.planner.policies.ilp import NO_SOLVER, ilp
@@ -23,9 +28,11 @@ from teraio.planner.problem import Answer, Problem
 from teraio.planner.simulate import simulate_actions
 from teraio.planner.solver import Solution
 from teraio.planner.step import LARGEST, idle_intervals, load_step, peak
+from teraio.profiler.trace import read_trace
 
 module = import_module("teraio.planner.policies.ilp")
 
+TRACES = Path(__file__).parent.parent / "sample_traces"
 MS = 1_000_000
 SLOW = Hardware(Ssd(4 * MIB * 1000, 2 * MIB * 1000, 0), HostLink(10**12, 10**12), {})
 """Reads 4 MiB and writes 2 MiB in a ms; the link does not matter."""
@@ -98,6 +105,24 @@ def test_finer_programs_are_solved_while_they_prove_too_little(
     assert "(the program is solved: more time does not help)" in ilp(problem).status
     assert len(sizes) == 2
     assert sizes == sorted(set(sizes))
+
+
+def test_cuts_where_a_plan_waits_prove_more() -> None:
+    step = load_step(read_trace(TRACES / "convnet.parquet"))
+    intervals = tuple(idle_intervals(step, MIN_TENSOR_BYTES))
+    problem = Problem(step, intervals, least_memory(step, intervals).nbytes, 0, ASSUMED)
+    known = simulate_actions(step, ASSUMED, greedy(problem).actions)
+
+    def proven_ns(at: list[int]) -> float:
+        fluid = sized_fluid(problem, most_variables=4_000, at=at)
+        model = fluid.draft.model()
+        duals = solver.solve(model).duals
+        assert duals is not None
+        return proven_least(model, duals) * fluid.unit_ns
+
+    more = proven_ns([op for op, _ in known.waits])
+    assert proven_ns([]) < 0.1 * more
+    assert more <= known.stall_ns
 
 
 def test_the_plan_has_the_bound_that_was_proven() -> None:

@@ -29,6 +29,8 @@ from teraio.planner.solver import solve, solvers
 from teraio.planner.whole import PROOF, Whole
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from teraio.planner.attempt import Start
@@ -43,9 +45,14 @@ _ROUNDS: Final = tuple(product((8_000, 4_000, 16_000), (0.0, 1.0, 2.0, 0.5)))
 tensors of the largest size. Which gives the best plan is chance: of those tried on four steps of
 BERT and ViT, the stalls were up to 0.2 of the ideal step apart, and each was the best of one."""
 
-_FINER: Final = (8_000, 16_000, 32_000, 64_000)
+_FINER: Final = (4_000, 8_000, 16_000, 32_000, 64_000)
 """About how many variables the programs have that are solved with whole numbers, one after the
 other: more cuts may prove more."""
+
+_AT: Final = 16
+"""These programs look at so many of the ops that the best plan waits for longest. A convolutional
+net in the least memory waits for 8 ops: with cuts there its plan was proven to be within 0.16 % of
+the best in 60 s, and without them within 0.60 % in 300 s."""
 
 _ROUNDING, _SOLVING = 0.5, 0.85
 """The shares of the time after which no program is rounded any more, and the solver stops."""
@@ -125,13 +132,18 @@ class _Hunt:
         for most_variables in _FINER:
             if self._left_s(_SOLVING) <= 0 or self.done():
                 return
-            fluid, whole = _program(self._problem, most_variables)
+            fluid, whole = _program(self._problem, most_variables, self._waited_for())
             if len(fluid.cuts.events) <= cuts:
                 return
             cuts = len(fluid.cuts.events)
             self._solve(fluid, whole)
             if self._ended != "optimal":
                 return
+
+    def _waited_for(self) -> list[int]:
+        problem = self._problem
+        waits = simulate_actions(problem.step, problem.hardware, self._actions).waits
+        return [op for op, _ in sorted(waits, key=lambda wait: -wait[1])[:_AT]]
 
     def _solve(self, fluid: Fluid, whole: Whole) -> None:
         start = whole.start(self._actions)
@@ -198,6 +210,6 @@ class _Hunt:
         return f"time limit of {self._problem.time_limit_s:g} s{without}"
 
 
-def _program(problem: Problem, most_variables: int) -> tuple[Fluid, Whole]:
-    fluid = sized_fluid(problem, whole=True, most_variables=most_variables)
+def _program(problem: Problem, most_variables: int, at: Sequence[int] = ()) -> tuple[Fluid, Whole]:
+    fluid = sized_fluid(problem, whole=True, most_variables=most_variables, at=at)
     return fluid, Whole(problem, fluid)
