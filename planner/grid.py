@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from teraio.planner.problem import Problem
 
 _MOST_BINS: Final = 4096
-"""Bins of a long step, before those are split in which a tight budget needs single ops. With
-twice as many, planning 137,000 ops took 1.6 times as long and gave the same step."""
+"""Bins of a long step, before those are split in which a tight budget needs single ops. On three
+steps of 60,000 to 137,000 ops that wait, with half to four times as many, the step was at most
+1.7 % longer and 0.7 % shorter; one that does not wait was planned in 10 % less time to 9 % more."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ taken together, go into `_WORK`, but at least once."""
 _LEVELS: Final = 16
 _SMALL: Final = 1_000
 """A step with no more intervals and ops is also planned for so many smaller budgets, from the
-least possible memory on. Of 1,700 random steps two were slower in more memory without that."""
+least possible memory on: these do not depend on its own budget, so that in more memory a plan that
+was found in less is tried again."""
 
 
 class Search:

@@ -35,8 +35,8 @@ _TRAFFIC: Final = 1e-4
 
 _COARSE: Final = 4_000
 _FINE: Final = 20_000
-"""The variables of the programs. Which of two gives the better plan is chance: on five steps of
-BERT, ViT and a convolutional net they differed by up to 8 % either way."""
+"""The variables of the programs. Which of the two gives the better plan differs: on 11 problems of
+six steps, the first plans of the finer one were 7.3 % shorter to 2.3 % longer."""
 
 
 def fluid(problem: Problem) -> Answer:
