@@ -193,7 +193,7 @@ class _Hunt:
         if self.done():
             return "gap closed: no plan is faster"
         if self._fits and self._gap() <= PROOF:
-            return f"gap closed: no plan is more than {self._gap():.2%} faster"
+            return f"gap closed: no plan is more than {self._gap():.4%} faster"
         status = f"gap not closed: at most {self._gap():.2%} above the fastest possible"
         status += f" ({self._end()})"
         if self._actions is self._known.actions:
