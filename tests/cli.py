@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 SERIAL = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 PLAIN = {"COLUMNS": "80", "TERM": "dumb", "NO_COLOR": "1"}
 ENVIRONMENT = os.environ | SERIAL | PLAIN
+UNMEASURED = {k: v for k, v in ENVIRONMENT.items() if not k.startswith("COVERAGE_PROCESS")}
+"""For a process whose ways through the code other tests go too."""
+
 MODULE = ["-m", "teraio_cli"]
 COMMAND = [sys.executable, *MODULE]
 

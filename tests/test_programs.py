@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli import ENVIRONMENT, MODULE, here
+from cli import MODULE, UNMEASURED, here
 from warm import Warm
 
 FOLDER = Path(__file__).parent / "programs"
-ENVIRONMENT = ENVIRONMENT | {"PYTHONPATH": str(FOLDER)}
 # What the programs run is covered by other tests, and measuring it takes as long as they do.
-UNMEASURED = {k: v for k, v in ENVIRONMENT.items() if not k.startswith("COVERAGE_PROCESS")}
+ENVIRONMENT = UNMEASURED | {"PYTHONPATH": str(FOLDER)}
 HEAVY = ("accelerate", "transformers.models.llama.modeling_llama", "transformers.trainer")
 Process = Warm | subprocess.Popen[bytes]
 
@@ -112,10 +111,10 @@ def start(program: Program, words: list[str | Path], folder: Path) -> Process:
     """Run `python WORDS`; where the program is fresh, with nothing imported before."""
     if not program.fresh:
         heavy = {"transformers", "accelerate"} & set(program.needs)
-        return Warm(*words, cwd=folder, env=UNMEASURED, imported=HEAVY if heavy else ())
+        return Warm(*words, cwd=folder, env=ENVIRONMENT, imported=HEAVY if heavy else ())
     return subprocess.Popen(
         [sys.executable, *words],
-        cwd=folder, env=UNMEASURED, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
 

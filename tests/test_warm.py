@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli import ENVIRONMENT
+from cli import UNMEASURED
 from warm import Warm
 
 PROGRAM = """
@@ -27,7 +27,7 @@ def test_a_program_is_what_it_is_in_a_process_of_its_own(
     text = PROGRAM.format(last=last.replace("kill(0", "kill(os.getpid()"))
     (tmp_path / "program.py").write_text(text)
     words = [text if word == PROGRAM else word.format(folder=tmp_path) for word in words]
-    environment = ENVIRONMENT | {"WORD": "told"}
+    environment = UNMEASURED | {"WORD": "told"}
     fresh = subprocess.run(
         [sys.executable, *words, "a b"],
         cwd=tmp_path, env=environment, input=b"asked", capture_output=True, check=False,
@@ -39,5 +39,5 @@ def test_a_program_is_what_it_is_in_a_process_of_its_own(
 
 def test_two_programs_have_other_random_numbers() -> None:
     code = "import random, torch; print(random.random(), torch.rand(1).item())"
-    one, other = (Warm("-c", code).done().stdout.split() for _ in range(2))
+    one, other = (Warm("-c", code, env=UNMEASURED).done().stdout.split() for _ in range(2))
     assert [a == b for a, b in zip(one, other, strict=True)] == [False, False]

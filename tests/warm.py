@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO
 
-from cli import ENVIRONMENT, MODULE, SERIAL
+from cli import ENVIRONMENT, MODULE, UNMEASURED
 
 TORCH = ("torch", "torch._dynamo", "torch._inductor", "pyarrow.parquet", "typer", "rich.table")
 QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -71,11 +71,9 @@ class Warm:
 def _server(imported: tuple[str, ...]) -> socket.socket:
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     program = [sys.executable, Path(__file__).with_name("warm_server.py"), str(its.fileno())]
-    # Its imports are not the programs': coverage begins with each of them.
-    unmeasured = {k: v for k, v in os.environ.items() if not k.startswith("COVERAGE_PROCESS")}
     process = subprocess.Popen(
         [*program, *TORCH, *imported],
-        env=unmeasured | SERIAL | QUIET,
+        env=UNMEASURED | QUIET,
         pass_fds=[its.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
