@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from teraio.profiler.storages import size_of
+from teraio.profiler.storages import can_swap, size_of
 
 # The methods of the C base class: those of UntypedStorage announce touches while a run is on.
 _BASE: Any = torch._C.StorageBase
@@ -131,8 +131,7 @@ class ResizeMemory:
 
 def memory_for(device: torch.device) -> Memory:
     """Return the best way this torch has for a device."""
-    can_swap = hasattr(torch.UntypedStorage, "_swap_data_ptr_")
-    return SwapMemory() if can_swap and device.type == "cpu" else ResizeMemory()
+    return SwapMemory() if can_swap(device) else ResizeMemory()
 
 
 def _swap(one: Any, other: torch.UntypedStorage) -> None:

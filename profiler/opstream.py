@@ -134,6 +134,8 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         self.index = 0
         self._operators: dict[Any, Operator] = {}
         self._signatures: dict[tuple[Any, ...], int] = {}
+        self.paused = False
+        """Whether ops run without being numbered or told of."""
         self.remembers = False
         """Whether ops are compared with those of the step before, to save time."""
         self._before: list[Before] = []
@@ -217,7 +219,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
                 self.touch(storage, hold)
 
     def _run(self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        if not self.listeners or self._generation != _forks.generation:
+        if not self.listeners or self.paused or self._generation != _forks.generation:
             return func(*args, **kwargs)
         with self.lock:
             if self._touching:  # an op of a listener's own

@@ -70,7 +70,8 @@ class Recorder:
     """A listener that keeps the last `keep` complete steps.
 
     Holds weak references only, so recording does not change how long anything lives. Of step
-    `plain_step`, if there is one, only the length is taken, `plain_ns`: no op of it is marked.
+    `plain_step`, if there is one, only the length is taken, `plain_ns`: its ops are not told of.
+    With `views_read`, making a view counts as reading, as it needs the storage to be there.
     """
 
     def __init__(
@@ -84,11 +85,12 @@ class Recorder:
         keep: int,
         meter_step: int,
         plain_step: int = -1,
+        views_read: bool = False,
         unseen_ns: int = 0,
     ) -> None:
         self.quiet: frozenset[int] = frozenset()
         self._unseen_ns = unseen_ns
-        self._plain_step = plain_step
+        self._plain_step, self._views_read = plain_step, views_read
         self.plain_ns = 0
         self.facts: dict[int, Facts] = {}
         self.steps: deque[StepRecord] = deque(maxlen=keep)
@@ -106,8 +108,6 @@ class Recorder:
         if not self._marks:
             self._begin()
             op.entered_ns = perf_counter_ns()
-        if op.step == self._plain_step:
-            return
         phase = self._phase()
         row = OpRow(op.operator.name, phase, self._modules.current, op.signature, self._overhead)
         self._ops.append(row)
@@ -120,14 +120,11 @@ class Recorder:
 
     def after_op(self, op: Op[Block]) -> None:
         """Note when the op ended and what it touched."""
-        if op.step == self._plain_step:
-            self._note_births(op)
-            return
         self._marks.append(self._clock.mark(op.left_ns))
         if self._meter is not None:
             self._meter.stop(sum(block.nbytes for block in op.blocks[op.first_new :]))
         row = self._ops[-1]
-        if op.operator.is_view:
+        if op.operator.is_view and not self._views_read:
             for block in op.blocks:
                 self._facts(block)  # it may be the first that is seen of a storage
         else:
@@ -199,11 +196,6 @@ class Recorder:
             elif facts.kind == "other" and row.phase == "forward":
                 facts.label("input", "")
             row.accesses.append((block.id, _ACCESS[op.access[position]]))
-
-    def _note_births(self, op: Op[Block]) -> None:
-        for block in op.blocks[op.first_new :]:
-            facts = self._facts(block)
-            facts.born, facts.made = (op.step, op.index), True
 
     def _facts(self, block: Block) -> Facts:
         facts, storage = self.facts.get(block.id), block.storage

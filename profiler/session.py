@@ -19,7 +19,7 @@ from teraio.profiler.opstream import OpStream
 from teraio.profiler.optimizers import OptimizerWatch
 from teraio.profiler.recorder import Recorder
 from teraio.profiler.script import Script, StopScript, run_script
-from teraio.profiler.storages import Block, StorageTable, tracked_device
+from teraio.profiler.storages import Block, StorageTable, can_swap, tracked_device
 from teraio.profiler.trace import Trace
 from teraio.profiler.workspace import meter_for
 
@@ -44,8 +44,8 @@ def profile_script(
 ) -> Profile:
     """Run a script and record `steps` steps after `warmup` others.
 
-    On an accelerator one more step is timed before them. The script is stopped once they are
-    recorded, unless `go_on`. Raises InputMissingError if
+    On an accelerator two more pass before them, of which the first is timed. The script is stopped
+    once they are recorded, unless `go_on`. Raises InputMissingError if
     there is no such script; the script's own errors become its exit code.
     """
     warm_up_dispatch()
@@ -55,7 +55,8 @@ def profile_script(
     meter_step = min(max(warmup - 1, 1), warmup + steps - 1)
     # The device may be slower while each op is recorded: its own pace is that of a step before.
     plain_step = -1 if clock.is_hosts else max(warmup, meter_step + 1)
-    last = max(warmup, plain_step + 1) + steps
+    # What was made in that step is met in the next one, so that it is not taken for new later.
+    last = (warmup if plain_step < 0 else plain_step + 2) + steps
     modules = ModuleWatch()
     recorder: Recorder | None = None
     finished = False
@@ -66,6 +67,7 @@ def profile_script(
             return
         recorder.after_optimizer(optimizer)
         stream.end_step()
+        stream.paused = stream.step == plain_step
         if stream.step == last:
             finished = True
             stream.listeners = ()
@@ -87,6 +89,7 @@ def profile_script(
         unseen_ns=unseen_ns() if device.type == "cpu" else 0,
         meter_step=meter_step,
         plain_step=plain_step,
+        views_read=not can_swap(device),
     )
     stream = OpStream(table, [recorder])
     with modules.installed(), intercepting(stream, optimizers), closing(recorder):

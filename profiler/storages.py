@@ -112,6 +112,14 @@ def owned_by_torch(storage: UntypedStorage) -> bool:
     return storage.device.type != "cpu" or not storage.is_shared()  # always true of CUDA's
 
 
+def can_swap(device: torch.device) -> bool:
+    """Whether a storage on the device can be given other memory and keep its size.
+
+    Where it cannot, no view can be made of one whose bytes are away.
+    """
+    return device.type == "cpu" and hasattr(torch.UntypedStorage, "_swap_data_ptr_")
+
+
 def tracked_device() -> torch.device:
     """Return the device whose memory is the budget: the accelerator, or the CPU without one."""
     accelerator = torch.accelerator.current_accelerator(check_available=True)

@@ -346,3 +346,23 @@ def test_a_folder_too_small_for_the_plan(
     with pytest.raises(StorageError, match=r"cannot reserve \d+ bytes in .*4096 bytes free"):
         home.run(plan, train())
     assert list(home.ssd.iterdir()) == []
+
+
+def test_where_no_view_can_be_made_of_what_is_away(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Making a view is an access there: it is planned for, and a steady step fetches no more."""
+    for module in ("profiler.session", "executor.memory"):
+        monkeypatch.setattr(f"teraio.{module}.can_swap", lambda _: False)
+    trace = home.trace(train())
+    views = [r for r in trace.table.to_pylist() if r["op_name"] == "aten.t.default"]
+    assert views
+    assert {(row["access"], row["nbytes"] > 0) for row in views} == {("read", True)}
+    made = home.plan(trace, 0.6)
+    short, long = (
+        home.run(made, train().replace("range(6)", f"range({steps})")).report for steps in (4, 7)
+    )
+    assert short["memory"] == long["memory"] == "resize, unguarded"
+    assert long["unplanned_fetches"] == short["unplanned_fetches"]
+    assert long["unplanned_evictions"] == short["unplanned_evictions"]
+    require_same(home, home.run(made, train()), train())
