@@ -247,6 +247,18 @@ def test_a_signature_is_the_same_in_every_process() -> None:
 
 
 def test_an_operator_is_plain_data() -> None:
-    assert describe(aten.mul.Tensor) == Operator("aten.mul.Tensor")
+    assert describe(aten.mul.Tensor) == Operator("aten.mul.Tensor", repeatable=True)
     assert describe(aten.zeros.default).sizes == (0,)
     assert describe(aten.randint.low).sizes == (2,)
+
+
+def test_what_may_be_called_again_and_what_may_resize() -> None:
+    for written in (aten.add_.Tensor, aten.add.out, aten.resize_.default):
+        assert not describe(written).repeatable
+    assert not describe(aten.native_dropout.default).repeatable  # it draws random numbers
+    assert not describe(aten.bernoulli.default).repeatable
+    assert describe(aten.mm.default).repeatable
+    for resizing in (aten.add.out, aten.resize_.default, aten.set_.source_Storage):
+        assert describe(resizing).resizes
+    for keeping in (aten.add_.Tensor, aten._foreach_add_.List, aten.copy_.default):
+        assert not describe(keeping).resizes

@@ -22,7 +22,7 @@ from teraio.executor.reference import main, record_digests, reference_digests
 from teraio.executor.stores.opening import StoreOptions, open_stores
 from teraio.executor.stores.posix import PosixStore
 from teraio.executor.verify import Digests, gradient_digest
-from teraio.planner.plan import Plan
+from teraio.planner.plan import Offload, Plan
 from teraio.profiler.errors import StorageError, VerificationError
 from teraio.profiler.script import Script
 from teraio.profiler.touch import Hold
@@ -242,7 +242,9 @@ def test_a_script_without_steps_has_no_digests(tmp_path: Path) -> None:
 def test_verification_covers_host_memory_too(
     plan: Plan, tmp_path: Path, *, checksums: bool
 ) -> None:
-    with_host = replace(plan, budget=replace(plan.budget, host_bytes=1 << 20))
+    to_host = [replace(a, to="host") if isinstance(a, Offload) else a for a in plan.actions]
+    budget = replace(plan.budget, host_bytes=1 << 20)
+    with_host = replace(plan, budget=budget, actions=tuple(to_host))
     content, back = (
         ctypes.create_string_buffer(b"some bytes", 512),
         ctypes.create_string_buffer(512),

@@ -66,9 +66,10 @@ def open_stores(
         on_gpu = device.torch_device.type == "cuda"
         stores[SSD] = open_ssd(nbytes, options, device.reach, on_gpu=on_gpu)
         stack.callback(stores[SSD].close)
-    if plan.budget.host_bytes:
+    on_host = min(plan.budget.host_bytes, tier_bytes(plan, HOST))
+    if on_host:
         stores[HOST] = HostStore(
-            min(plan.budget.host_bytes, tier_bytes(plan, HOST)),
+            on_host,
             piece_bytes=piece_bytes,
             checksums=options.checksums,
             reach=device.reach,
