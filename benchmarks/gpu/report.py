@@ -1,0 +1,75 @@
+"""Makes `docs/performance.md` from the results of `benchmarks/gpu/bench.py`.
+
+python benchmarks/gpu/report.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+GIB = 1 << 30
+
+HEAD = """# Performance on a GPU
+
+Made by `python benchmarks/gpu/report.py` from `benchmarks/results/gpu-*.json`, which
+`benchmarks/gpu/bench.py` wrote. Step times are the device's own, the median of all steps but the
+first ones. Budgets are enforced on torch's allocator; "reserved" is what it held at most,
+fragments included. Losses are compared with those of the plain run to the bit.
+"""
+
+
+def gib(nbytes: int) -> str:
+    """Return a size in GiB."""
+    return f"{nbytes / GIB:.2f} GiB"
+
+
+def line(row: dict[str, Any]) -> str:
+    """Return a row of the table."""
+    planned = "predicted_ms" in row
+    cells = [
+        row["name"],
+        f"{row['step_ms']:.1f}",
+        f"{row['spread_ms']:.1f}",
+        f"{row['share_of_ideal']:.1%}",
+        gib(row["reserved_bytes"]),
+        gib(row["budget_bytes"]) if planned else "",
+        f"{row['predicted_ms']:.1f}" if planned else "",
+        f"{row['bound_ms']:.1f}" if planned else "",
+        "equal" if row["losses_equal"] else "differ",
+    ]
+    return "| " + " | ".join(cells) + " |"
+
+
+def section(result: dict[str, Any]) -> str:
+    """Return the part about one results file."""
+    options, torch = result["options"], result["torch"]
+    link = result["hardware"]["source"]["host_link"]
+    head = (
+        "| run | step ms | spread | of ideal | reserved | budget | predicted | bound | losses |\n"
+        "|---|---|---|---|---|---|---|---|---|"
+    )
+    rows = "\n".join(line(row) for row in result["rows"])
+    commit = result.get("commit", "?")
+    words = (
+        f"{result['machine']}, torch {torch}, {result['date']}, commit {commit}. "
+        f"Llama-like, {result['model']}, batch {options['batch']} x {options['length']} tokens, "
+        f"{options['steps']} steps, extra words {options['train']}. Host link {link}."
+    )
+    note = result.get("note", "")
+    return f"## {result['model']}\n\n{words}\n\n{head}\n{rows}\n\n{note}\n"
+
+
+def main() -> None:
+    """Write the page."""
+    files = sorted(RESULTS.glob("gpu-*.json"))
+    parts = [section(json.loads(file.read_text())) for file in files]
+    page = "\n".join([HEAD, *parts])
+    (ROOT / "docs" / "performance.md").write_text(page)
+
+
+if __name__ == "__main__":
+    main()
