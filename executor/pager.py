@@ -378,7 +378,7 @@ class Pager:
             try:
                 extent = candidate.allocate(page.nbytes)
             except StorageError as error:
-                full = full or error
+                full = full or _again(error)
             else:
                 page.store, page.extent = candidate, extent
                 return candidate, extent

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -253,3 +255,23 @@ def test_a_device_without_room_in_spite_of_the_budget_gets_more(
     assert refused == [4 * SMALLEST_EVICTION, 3 * SMALLEST_EVICTION]
     assert pager.counters.out_of_memory == 2
     assert sum(page.state is State.ABSENT for page in more) == 2
+
+
+def test_a_full_tier_leaves_no_frames_behind() -> None:
+    """An error that is kept holds the frames it came through, and in them an op's tensors."""
+    engine = ManualEngine()
+    pager, table = make_pager(engine, room=4000)
+    storages = [filled(600, value) for value in (1, 2)]
+    pager.offload(table.block(storages[0]), "host")
+
+    def offload() -> weakref.ref[torch.Tensor]:
+        tensor = torch.zeros(1)
+        pager.offload(table.block(storages[1]), "host")
+        return weakref.ref(tensor)
+
+    gc.disable()
+    try:
+        assert offload()() is None
+    finally:
+        gc.enable()
+    assert table.block(storages[1]).store is pager.stores["ssd"]
