@@ -11,6 +11,7 @@ from teraio.planner.absence import planned_peak
 from teraio.planner.bound import lower_bound_ns
 from teraio.planner.check import check_plan
 from teraio.planner.controls import host_only, problem_of
+from teraio.planner.garbage import no_collections
 from teraio.planner.infeasible import infeasible
 from teraio.planner.minimum import least_memory
 from teraio.planner.plan import (
@@ -48,6 +49,7 @@ _MOST_GRANULES: Final = 2**32 - 1
 _DEFAULT: Final = Controls()
 
 
+@no_collections()
 def make_plan(
     trace: Trace,
     *,

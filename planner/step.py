@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from teraio.planner.garbage import no_collections
 from teraio.profiler.errors import BadInputError
 from teraio.profiler.trace import GRANULE
 
@@ -31,6 +32,13 @@ LARGEST: Final = 1 << 61
 
 MOST_TOGETHER: Final = 7 << 60
 """The most bytes that all tensors may take together: with workspace still within 64 bits."""
+
+
+_READS_WRITES: Final = {
+    "read": (True, False),
+    "write": (False, True),
+    "readwrite": (True, True),
+}
 
 
 class Use(NamedTuple):
@@ -183,6 +191,7 @@ def idle_ns(step: Step, interval: Interval) -> int:
     return starts - step.ops[interval.after_op].end_ns
 
 
+@no_collections()
 def load_step(trace: Trace) -> Step:
     """Return the last complete step of a trace.
 
@@ -299,11 +308,13 @@ def _uses(
 def _merged(rows: list[tuple[int, str]]) -> tuple[Use, ...]:
     uses: dict[int, Use] = {}
     for op, access in rows:
-        if access != "none":
-            before = uses.get(op)
-            reads = access != "write" or (before is not None and before.reads)
-            writes = access != "read" or (before is not None and before.writes)
-            uses[op] = Use(op, reads, writes)
+        if access == "none":
+            continue
+        use = Use(op, *_READS_WRITES[access])
+        if op in uses:
+            before = uses[op]
+            use = Use(op, use.reads or before.reads, use.writes or before.writes)
+        uses[op] = use
     return tuple(uses.values())
 
 
