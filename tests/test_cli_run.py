@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from cli import ENVIRONMENT, MODULE, failed, here, names_in, teraio
+from cli import MODULE, failed, here, names_in, teraio
 from warm import Warm, warm_teraio
 
 pytest.importorskip("torch")
@@ -56,10 +55,9 @@ class Home:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
     path = tmp_path_factory.mktemp("home")
     (path / "train.py").write_text(TRAIN)
-    plain = subprocess.run(
-        [sys.executable, "train.py"], cwd=path, capture_output=True, check=True, env=ENVIRONMENT
-    )
-    recorded = teraio("profile", "-o", "trace.parquet", "train.py", cwd=path)
+    plain = Warm("train.py", cwd=path).done()
+    assert plain.returncode == 0, plain.stderr.decode()
+    recorded = warm_teraio("profile", "-o", "trace.parquet", "train.py", cwd=path)
     assert recorded.returncode == 0, recorded.stderr.decode()
     budget = ["--memory", "60%", "--or-minimum", "--min-tensor", "64KiB", "--policy", "greedy"]
     planned = here("plan", "trace.parquet", "-o", "plan.json", *budget, cwd=path)

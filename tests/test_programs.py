@@ -49,7 +49,7 @@ PROGRAMS = [
     # saved a checkpoint after step 3
     Program("trainer", needs=("accelerate", "transformers"), differing=(4,)),
     Program("accelerated", needs=("accelerate",)),
-    Program("conv_net", fresh=True),
+    Program("conv_net"),
     Program("tied_embeddings"),
     Program("checkpointed"),
     Program("autocast"),
