@@ -176,8 +176,19 @@ class Pager:
                     self._bury_orphan(self._orphans[0])
                 elif self._writing:
                     self._finish_write(self._writing[0], keep=False)
-                elif not self._evict_one(keep, self.accounted + needed - self.limit_bytes):
+                elif self._evict_one(keep, self.accounted + needed - self.limit_bytes):
+                    continue
+                elif not self._land_one(keep):
                     break
+
+    def _land_one(self, keep: Sequence[Page]) -> bool:
+        """Wait for a page on its way back that is not in `keep`: it can be evicted then."""
+        kept = {page.id for page in keep}
+        page = next((page for page in self._reading if page.id not in kept), None)
+        if page is None:
+            return False
+        self._finish_read(page)
+        return self.can_move(page)
 
     def relieve(self, nbytes: int, keep: Sequence[Page]) -> bool:
         """Evict about `nbytes` bytes whatever the accounts say; return whether any were.

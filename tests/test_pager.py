@@ -275,3 +275,24 @@ def test_a_full_tier_leaves_no_frames_behind() -> None:
     finally:
         gc.enable()
     assert table.block(storages[1]).store is pager.stores["ssd"]
+
+
+def test_what_is_on_its_way_back_makes_room_where_nothing_else_can(sent: Sent) -> None:
+    pager = sent.pager
+    pager.where = (1, 0)
+    pager.limit_bytes = sent.page.size
+    assert pager.prefetch(sent.page)
+    assert sent.page.state is State.READING
+    pager.make_room(1, ())
+    assert sent.page.state is State.ABSENT
+    assert pager.accounted == 0
+    assert sent.present() == b"\7" * 3000
+
+
+def test_what_an_op_needs_is_not_sent_away_again(sent: Sent) -> None:
+    pager = sent.pager
+    pager.where = (1, 0)
+    pager.limit_bytes = sent.page.size
+    assert pager.prefetch(sent.page)
+    pager.make_room(1, [sent.page])
+    assert sent.page.state is State.READING
