@@ -127,13 +127,16 @@ class _Machine:
 
 
 def _gpu() -> Device | None:
-    """Return the GPU if torch is here and has one."""
+    """Return the GPU if torch is here and has one that a run could use."""
     if find_spec("torch") is None:
         return None
-    from teraio.executor.device import open_device
+    from teraio.profiler.storages import tracked_device
 
-    device = open_device()
-    return device if device.runs_ahead else None
+    if tracked_device().type != "cuda":
+        return None
+    from teraio.executor.cuda import CudaDevice
+
+    return CudaDevice()
 
 
 class _Timed(Transfer, Protocol):

@@ -18,6 +18,7 @@ from teraio.executor.memory import memory_for
 from teraio.executor.stores.base import PIECE_BYTES
 from teraio.executor.stores.host import HostStore
 from teraio.executor.stores.memory import BouncePool
+from teraio.executor.transfer import require_size
 from teraio.planner.plan import HOST
 from teraio.planner.units import format_bytes
 from teraio.profiler.errors import StorageError, UsageError
@@ -300,7 +301,5 @@ def _require_host(store: Store, extent: Extent, nbytes: int, label: TransferLabe
     if not isinstance(store, HostStore):
         msg = f"a stream cannot reach the store of tier `{store.tier}`; {label}"
         raise StorageError(msg)
-    if extent.nbytes != nbytes:
-        msg = f"an extent of {extent.nbytes} bytes cannot hold {nbytes} bytes; {label}"
-        raise StorageError(msg)
+    require_size(extent, nbytes, label)
     return store

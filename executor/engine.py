@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece, Store
-from teraio.executor.transfer import Moment, TransferLabel
+from teraio.executor.transfer import Moment, TransferLabel, require_size
 from teraio.profiler.errors import StorageError
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class TransferEngine:
         Raises StorageError if the sizes differ or the engine is closed; what goes wrong later
         is raised by `QueuedTransfer.wait`.
         """
-        _require_size(extent, nbytes, label)
+        require_size(extent, nbytes, label)
 
         def move(piece: Piece) -> int:
             return store.write_piece(extent, piece, address)
@@ -153,7 +153,7 @@ class TransferEngine:
 
         Raises as `write` does.
         """
-        _require_size(extent, nbytes, label)
+        require_size(extent, nbytes, label)
 
         def move(piece: Piece) -> int:
             return store.read_piece(extent, piece, address)
@@ -286,9 +286,3 @@ def _attempt(verb: str, transfer: QueuedTransfer, piece: Piece) -> StorageError 
 
 def _labelled(what: str, label: TransferLabel, hint: str) -> StorageError:
     return StorageError(f"{what}; {label}", hint=hint)
-
-
-def _require_size(extent: Extent, nbytes: int, label: TransferLabel) -> None:
-    if extent.nbytes != nbytes:
-        msg = f"an extent of {extent.nbytes} bytes cannot hold {nbytes} bytes; {label}"
-        raise StorageError(msg)

@@ -183,8 +183,7 @@ class Pager:
 
     def _land_one(self, keep: Sequence[Page]) -> bool:
         """Wait for a page on its way back that is not in `keep`: it can be evicted then."""
-        kept = {page.id for page in keep}
-        page = next((page for page in self._reading if page.id not in kept), None)
+        page = next((page for page in self._reading if page not in keep), None)
         if page is None:
             return False
         self._finish_read(page)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from teraio.profiler.errors import StorageError
+
 if TYPE_CHECKING:
     from teraio.executor.stores.base import Extent, Store
 
@@ -88,3 +90,10 @@ class Mover(Protocol):
 
     def close(self) -> None:
         """Finish what was started; may be called twice."""
+
+
+def require_size(extent: Extent, nbytes: int, label: TransferLabel) -> None:
+    """Raise StorageError unless an extent is for so many bytes."""
+    if extent.nbytes != nbytes:
+        msg = f"an extent of {extent.nbytes} bytes cannot hold {nbytes} bytes; {label}"
+        raise StorageError(msg)
