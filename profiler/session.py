@@ -44,17 +44,19 @@ def profile_script(
 ) -> Profile:
     """Run a script and record `steps` steps after `warmup` others.
 
-    On an accelerator two more pass before them, of which the first is timed. The script is stopped
-    once they are recorded, unless `go_on`. Raises InputMissingError if
-    there is no such script; the script's own errors become its exit code.
+    On an accelerator three more pass before them, of which the second is timed. The script is
+    stopped once they are recorded, unless `go_on`. Raises InputMissingError if there is no such
+    script; the script's own errors become its exit code.
     """
     warm_up_dispatch()
     table: StorageTable[Block] = StorageTable(Block)
     device = tracked_device()
     clock = clock_for(device)
     meter_step = min(max(warmup - 1, 1), warmup + steps - 1)
-    # The device may be slower while each op is recorded: its own pace is that of a step before.
-    plain_step = -1 if clock.is_hosts else max(warmup, meter_step + 1)
+    # The device may be slower while each op is recorded: its own pace is that of a step before
+    # which another passes, in which the host gains the lead that it has in a long run.
+    lead_step = -1 if clock.is_hosts else max(warmup, meter_step + 1)
+    plain_step = -1 if clock.is_hosts else lead_step + 1
     # What was made in that step is met in the next one, so that it is not taken for new later.
     last = (warmup if plain_step < 0 else plain_step + 2) + steps
     modules = ModuleWatch()
@@ -67,7 +69,7 @@ def profile_script(
             return
         recorder.after_optimizer(optimizer)
         stream.end_step()
-        stream.paused = stream.step == plain_step
+        stream.paused = lead_step <= stream.step <= plain_step
         if stream.step == last:
             finished = True
             stream.listeners = ()

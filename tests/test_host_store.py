@@ -51,6 +51,31 @@ def test_it_says_what_it_is() -> None:
     store.close()
 
 
+def test_it_grows_by_slabs_up_to_its_limit() -> None:
+    store = HostStore(MIB, limit_bytes=4 * MIB + 100)
+    first = store.allocate(MIB)
+    assert store.capacity_bytes == MIB
+    buffer = Buffer(3 * MIB // 2)
+    second = _copy_in(store, buffer)
+    assert store.capacity_bytes == 3 * MIB
+    assert _copy_out(store, second) == buffer.content
+    with pytest.raises(StorageError, match="2097152 bytes needed, 1572864 of 4194304 bytes free"):
+        store.allocate(2 * MIB)
+    assert store.capacity_bytes == 4 * MIB
+    store.free(first)
+    store.free(store.allocate(2 * MIB))
+    store.close()
+
+
+def test_it_does_not_grow_where_the_system_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = HostStore(MIB, limit_bytes=4 * MIB)
+    monkeypatch.setattr(host, "_available_bytes", lambda: MIB)
+    with pytest.raises(StorageError, match="1048576 of 1048576 bytes free"):
+        store.allocate(2 * MIB)
+    store.free(store.allocate(MIB))
+    store.close()
+
+
 def test_the_cap_is_hard_and_counts_granules_of_512_bytes() -> None:
     store = HostStore(3 * MIB + 100)
     assert store.capacity_bytes == 3 * MIB + 512
@@ -119,6 +144,6 @@ def test_changed_bytes_are_found_by_their_checksum() -> None:
     store = HostStore(MIB, checksums=True)
     extent = _copy_in(store, Buffer(1000))
     store._slabs[0][extent.pieces[0].offset + 7] ^= 1
-    with pytest.raises(StorageError, match="host memory slab 0, offset 0, length 1000: read back"):
+    with pytest.raises(StorageError, match="host memory slab 0 at offset 0, length 1000: read back"):
         _copy_out(store, extent)
     store.close()

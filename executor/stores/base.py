@@ -58,6 +58,9 @@ class Store(Protocol):
     def pieces(self, extent: Extent) -> Sequence[Piece]:
         """Return the independent parts of a transfer; workers may move them in any order."""
 
+    def describe(self, piece: Piece) -> str:
+        """Return how a message calls a piece: its file or slab, its offset and its length."""
+
     def write_piece(self, extent: Extent, piece: Piece, address: int) -> int:
         """Copy a piece of the buffer that starts at `address` into the store.
 

@@ -1,4 +1,4 @@
-"""The host-memory store: slabs of ordinary memory, taken once and never beyond a hard cap."""
+"""The host-memory store: slabs of ordinary memory, never beyond a hard cap."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class HostStore(PiecedStore):
     memory that does not count against the device budget.
 
     All of `capacity_bytes`, rounded up to 512 B, is taken and touched at once, so that no step
-    pays for page faults. Raises StorageError if the machine has less memory available.
+    pays for page faults. Raises StorageError if the machine has less memory available. Where more
+    is needed than that, the store grows by slabs up to `limit_bytes`, and never shrinks.
     """
 
     tier = "host"
@@ -40,11 +41,13 @@ class HostStore(PiecedStore):
         self,
         capacity_bytes: int,
         *,
+        limit_bytes: int = 0,
         piece_bytes: int = PIECE_BYTES,
         checksums: bool = False,
         reach: Reach | None = None,
     ) -> None:
         capacity = round_up(capacity_bytes, GRANULE)
+        self._limit = max(capacity, limit_bytes - limit_bytes % GRANULE)
         _require_memory(capacity)
         sizes = [min(SLAB_BYTES, capacity - at) for at in range(0, capacity, SLAB_BYTES)]
         space = Space(sizes or [0], granule=GRANULE, piece_bytes=piece_bytes)
@@ -68,6 +71,8 @@ class HostStore(PiecedStore):
         Raises StorageError with the needed and the free bytes at the cap.
         """
         extent = self._space.allocate(nbytes)
+        while extent is None and self._grow():
+            extent = self._space.allocate(nbytes)
         if extent is None:
             msg = (
                 f"host memory for offloaded tensors is used up: "
@@ -82,6 +87,20 @@ class HostStore(PiecedStore):
         while self._slabs:
             self._reach.unpin(self._addresses.pop())
             self._slabs.pop().close()
+
+    def _grow(self) -> bool:
+        """Take another slab if there may be one; return whether there is."""
+        more = min(SLAB_BYTES, self._limit - self.capacity_bytes)
+        if more <= 0:
+            return False
+        try:
+            _require_memory(more)
+            self._take(more)
+        except StorageError:
+            self._limit = self.capacity_bytes
+            return False
+        self._space.add(more)
+        return True
 
     def _take(self, nbytes: int) -> None:
         """Take a slab of memory from the system."""

@@ -80,7 +80,7 @@ class KvikioStore(PosixStore):
     def _move(self, verb: str, piece: Piece, address: int) -> None:
         handle = self._handles[piece.volume]
         call = handle.pwrite if verb == "write" else handle.pread
-        place = f"{self._place_name(piece)} at offset {piece.offset}, length {piece.nbytes}"
+        place = self.describe(piece)
         try:
             moved = call(self._bytes_at(address, piece.nbytes), piece.nbytes, piece.offset).get()
         except Exception as error:  # KvikIO raises RuntimeError for whatever went wrong

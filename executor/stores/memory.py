@@ -148,10 +148,7 @@ class Checksums:
         if wanted == found:
             return
         was = "was never written" if wanted is None else f"was written with CRC-32 {wanted:08x}"
-        msg = (
-            f"{place}, offset {piece.offset}, length {piece.nbytes}: "
-            f"read back with CRC-32 {found:08x}, {was}"
-        )
+        msg = f"{place}: read back with CRC-32 {found:08x}, {was}"
         raise StorageError(msg, hint="the stored bytes changed; check the drive and its folder")
 
     def forget(self, pieces: Sequence[Piece]) -> None:

@@ -70,12 +70,13 @@ def open_stores(
     if on_host:
         stores[HOST] = HostStore(
             on_host,
+            limit_bytes=plan.budget.host_bytes,
             piece_bytes=piece_bytes,
             checksums=options.checksums,
             reach=device.reach,
         )
         stack.callback(stores[HOST].close)
-    # What the plan does not move goes to the first: host memory has room for the plan alone.
+    # What the plan does not move goes to the first: host memory is there for the plan.
     return stores if nbytes else dict(reversed(stores.items()))
 
 

@@ -69,6 +69,10 @@ class PiecedStore(ABC):
         """Return the parts of a transfer, at most `piece_bytes` each."""
         return extent.pieces
 
+    def describe(self, piece: Piece) -> str:
+        """Return how a message calls a piece."""
+        return f"{self._place_name(piece)} at offset {piece.offset}, length {piece.nbytes}"
+
     def write_piece(self, extent: Extent, piece: Piece, address: int) -> int:
         """Write one piece of the buffer at `address`; returns its bytes. Raises StorageError."""
         self._space.require(extent)
@@ -86,7 +90,7 @@ class PiecedStore(ABC):
         with self._staged(self._reach.incoming, start, piece.nbytes) as target:
             self._read(piece, target)
             if self._checksums:
-                self._checksums.verify(piece, target, self._place_name(piece))
+                self._checksums.verify(piece, target, self.describe(piece))
         return piece.nbytes
 
     def _staged(
