@@ -249,12 +249,14 @@ class CudaDevice:
         """Return the moment when all that is launched so far is done."""
         return CudaMoment()
 
-    def movers(self, stores: Mapping[str, Store], *, timed: bool = False) -> dict[str, Mover]:
+    def movers(
+        self, stores: Mapping[str, Store], *, timed: bool = False, timeout_s: float = 0
+    ) -> dict[str, Mover]:
         """Return streams for pinned host memory, and an engine for all other stores.
 
         Host memory with checksums goes through the engine: it is read on the way.
         """
-        engine = TransferEngine()
+        engine = TransferEngine(timeout_s=timeout_s)
         movers: dict[str, Mover] = dict.fromkeys(stores, engine)
         host = stores.get(HOST)
         if isinstance(host, HostStore) and not host.has_checksums:

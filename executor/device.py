@@ -34,8 +34,13 @@ class Device(Protocol):
     def now(self) -> Moment | None:
         """Return the moment when all that is launched so far is done; None if it is already."""
 
-    def movers(self, stores: Mapping[str, Store], *, timed: bool = False) -> dict[str, Mover]:
-        """Return what moves bytes to and from each store; `timed` transfers know when."""
+    def movers(
+        self, stores: Mapping[str, Store], *, timed: bool = False, timeout_s: float = 0
+    ) -> dict[str, Mover]:
+        """Return what moves bytes to and from each store; `timed` transfers know when.
+
+        `timeout_s` is that of a `TransferEngine`.
+        """
 
     def lend_memory(self, nbytes: int) -> AbstractContextManager[int]:
         """Lend the address of memory on the device."""
@@ -72,9 +77,11 @@ class CpuDevice:
     def now(self) -> None:
         """Return None: an op is done when its call returns."""
 
-    def movers(self, stores: Mapping[str, Store], *, timed: bool = False) -> dict[str, Mover]:
+    def movers(
+        self, stores: Mapping[str, Store], *, timed: bool = False, timeout_s: float = 0
+    ) -> dict[str, Mover]:
         """Return one engine for all stores."""
-        return dict.fromkeys(stores, TransferEngine())
+        return dict.fromkeys(stores, TransferEngine(timeout_s=timeout_s))
 
     def lend_memory(self, nbytes: int) -> AbstractContextManager[int]:
         """Lend the address of memory that starts at a page."""

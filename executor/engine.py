@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from teraio.executor.stores.base import PIECE_BYTES, Extent, Piece, Store
 from teraio.executor.transfer import Moment, TransferLabel, require_size
-from teraio.profiler.errors import StorageError
+from teraio.profiler.errors import StorageError, StuckError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 WORKERS: Final = 2
 """Threads per direction. Source: `benchmarks/posix_store.py --sweep`: a second thread, which
@@ -27,6 +29,13 @@ IN_FLIGHT_BYTES: Final = 16 * PIECE_BYTES
 staging memory."""
 
 
+LOOKS: Final = 10
+"""How often a wait looks before it takes a request for stuck. Looks are counted and no clock is
+read: a process that was stopped for an hour has not waited for an hour."""
+
+_NS: Final = 1_000_000_000
+
+
 class QueuedTransfer:
     """One tensor on its way. Times are `time.perf_counter_ns()`; 0 until they happen."""
 
@@ -34,6 +43,7 @@ class QueuedTransfer:
         self,
         lane: _Lane,
         pieces: Sequence[Piece],
+        store: Store,
         move: Callable[[Piece], int],
         label: TransferLabel,
         *,
@@ -50,6 +60,7 @@ class QueuedTransfer:
         self.started_ns = 0
         self.ended_ns = 0
         self._lane = lane
+        self._store = store
         self._move = move
         self._waiting = deque(pieces)
         self._moving = 0
@@ -61,8 +72,11 @@ class QueuedTransfer:
         return self._over.is_set()
 
     def wait(self) -> None:
-        """Block until it is over; raises the StorageError if it failed or was cancelled."""
-        self._over.wait()
+        """Block until it is over; raises the StorageError if it failed or was cancelled.
+
+        Raises StuckError, and may not be over then, if a request of its lane is stuck.
+        """
+        self._lane.watch(self._over.wait)
         if self.error is not None:
             raise self.error
 
@@ -87,8 +101,14 @@ class QueuedTransfer:
     def _settle(self, error: StorageError | None) -> None:
         self._moving -= 1
         if error is not None:
-            self.error = self.error or error
-            self._waiting.clear()
+            self._fail(error)
+        else:
+            self._end_if_over()
+
+    def _fail(self, error: StorageError) -> None:
+        """Take nothing of it up any more."""
+        self.error = self.error or error
+        self._waiting.clear()
         self._end_if_over()
 
     def _end_if_over(self) -> None:
@@ -102,6 +122,9 @@ class TransferEngine:
 
     `in_flight_bytes` bounds what the workers of one direction move at the same time, and so the
     staging memory of a store; what waits in the queue takes no memory of the engine's.
+
+    A request that does not come back for `timeout_s` seconds while someone waits ends the
+    transfers of its direction; 0 is to wait for ever.
     """
 
     def __init__(
@@ -110,9 +133,10 @@ class TransferEngine:
         readers: int = WORKERS,
         writers: int = WORKERS,
         in_flight_bytes: int = IN_FLIGHT_BYTES,
+        timeout_s: float = 0,
     ) -> None:
-        self._reads = _Lane("read", readers, in_flight_bytes)
-        self._writes = _Lane("write", writers, in_flight_bytes)
+        self._reads = _Lane("read", readers, in_flight_bytes, timeout_s)
+        self._writes = _Lane("write", writers, in_flight_bytes, timeout_s)
 
     def write(
         self,
@@ -135,7 +159,9 @@ class TransferEngine:
             return store.write_piece(extent, piece, address)
 
         pieces = store.pieces(extent)
-        transfer = QueuedTransfer(self._writes, pieces, move, label, urgent=False, after=after)
+        transfer = QueuedTransfer(
+            self._writes, pieces, store, move, label, urgent=False, after=after
+        )
         return self._writes.submit(transfer)
 
     def read(
@@ -159,23 +185,42 @@ class TransferEngine:
             return store.read_piece(extent, piece, address)
 
         pieces = store.pieces(extent)
-        transfer = QueuedTransfer(self._reads, pieces, move, label, urgent=urgent, after=after)
+        transfer = QueuedTransfer(
+            self._reads, pieces, store, move, label, urgent=urgent, after=after
+        )
         return self._reads.submit(transfer)
 
     def close(self) -> None:
-        """Finish what is queued and end the threads; may be called twice."""
-        self._writes.close()
-        self._reads.close()
+        """Finish what is queued and end the threads; may be called twice.
+
+        Raises StuckError if that takes too long. A thread with a stuck request is left behind.
+        """
+        try:
+            self._writes.close()
+        finally:
+            self._reads.close()
+
+
+@dataclass(frozen=True, eq=False)
+class _Request:
+    """A piece that a store is moving."""
+
+    transfer: QueuedTransfer
+    piece: Piece
+    began_ns: int
 
 
 class _Lane:
     """The queue and the threads of one direction."""
 
-    def __init__(self, verb: str, workers: int, in_flight_bytes: int) -> None:
+    def __init__(self, verb: str, workers: int, in_flight_bytes: int, timeout_s: float) -> None:
         self._verb = verb
         self._limit = in_flight_bytes
+        self._look_s = timeout_s / LOOKS or None
         self._in_flight = 0
         self._closing = False
+        self._requests: set[_Request] = set()
+        self._stuck: StuckError | None = None
         self._urgent: deque[QueuedTransfer] = deque()
         self._normal: deque[QueuedTransfer] = deque()
         self._changed = threading.Condition()
@@ -188,6 +233,8 @@ class _Lane:
 
     def submit(self, transfer: QueuedTransfer) -> QueuedTransfer:
         with self._changed:
+            if self._stuck is not None:
+                raise self._stuck
             if self._closing:
                 msg = f"cannot {self._verb}: the transfer engine is closed; {transfer.label}"
                 raise StorageError(msg)
@@ -211,10 +258,7 @@ class _Lane:
                 return False
             self._queue_of(transfer).remove(transfer)
             transfer.cancelled = True
-            msg = f"the {self._verb} was cancelled; {transfer.label}"
-            transfer.error = StorageError(msg)
-            transfer._waiting.clear()
-            transfer._end_if_over()
+            transfer._fail(StorageError(f"the {self._verb} was cancelled; {transfer.label}"))
             return True
 
     def close(self) -> None:
@@ -222,7 +266,53 @@ class _Lane:
             self._closing = True
             self._changed.notify_all()
         for thread in self._threads:
-            thread.join()
+            self._join(thread)
+
+    def watch(self, is_over: Callable[[float | None], bool]) -> None:
+        """Return when `is_over(seconds)`, which waits at most so long, says so.
+
+        Raises StuckError once a request has been in a store's hands for the timeout.
+        """
+        seen: Counter[_Request] = Counter()
+        while not is_over(self._look_s):
+            if self._stuck is not None:
+                raise self._stuck
+            seen = Counter({request: seen[request] + 1 for request in self._under_way()})
+            for request, looks in seen.items():
+                if looks > LOOKS:
+                    raise self._give_up(request)
+
+    def _join(self, thread: threading.Thread) -> None:
+        def is_over(seconds: float | None) -> bool:
+            thread.join(seconds)
+            return not thread.is_alive()
+
+        if self._stuck is None:
+            self.watch(is_over)
+        else:
+            is_over(self._look_s)
+
+    def _under_way(self) -> list[_Request]:
+        with self._changed:
+            return list(self._requests)
+
+    def _give_up(self, request: _Request) -> StuckError:
+        """End all transfers of this lane, as far as they are not in a store's hands."""
+        transfer, piece = request.transfer, request.piece
+        seconds = (time.perf_counter_ns() - request.began_ns) / _NS
+        place = transfer._store.describe(piece)
+        msg = f"the {self._verb} of {place} has not come back for {seconds:.3g} s; {transfer.label}"
+        hint = (
+            "the drive or its file system does not answer; look at the kernel's log, "
+            "or allow more time with `--io-timeout`"
+        )
+        with self._changed:
+            self._stuck = StuckError(msg, hint=hint)
+            for queued in (*self._urgent, *self._normal):
+                queued._fail(self._stuck)
+            self._urgent.clear()
+            self._normal.clear()
+            return self._stuck
 
     def _queue_of(self, transfer: QueuedTransfer) -> deque[QueuedTransfer]:
         return self._urgent if transfer.urgent else self._normal
@@ -237,7 +327,7 @@ class _Lane:
         if claimed is None:
             return False
         transfer, piece = claimed
-        error = _attempt(self._verb, transfer, piece)
+        error = self._attempt(transfer, piece)
         with self._changed:
             self._in_flight -= piece.nbytes
             if error is not None and transfer._waiting:
@@ -245,6 +335,40 @@ class _Lane:
             transfer._settle(error)
             self._changed.notify_all()
         return True
+
+    def _attempt(self, transfer: QueuedTransfer, piece: Piece) -> StorageError | None:
+        """Move a piece.
+
+        Whatever goes wrong becomes the transfer's error, never the thread's end.
+        """
+        try:
+            if transfer.after is not None:
+                transfer.after.wait()
+            with self._requested(transfer, piece):
+                moved = transfer._move(piece)
+        except StorageError as error:
+            return _labelled(str(error), transfer.label, error.hint)
+        except BaseException as error:
+            return self._failure(transfer, piece, f"{type(error).__name__}: {error}")
+        if moved == piece.nbytes:
+            return None
+        only = "only " if moved < piece.nbytes else ""
+        return self._failure(transfer, piece, f"{only}{moved} bytes moved")
+
+    def _failure(self, transfer: QueuedTransfer, piece: Piece, why: str) -> StorageError:
+        what = f"cannot {self._verb} {transfer._store.describe(piece)}: {why}"
+        return _labelled(what, transfer.label, "")
+
+    @contextmanager
+    def _requested(self, transfer: QueuedTransfer, piece: Piece) -> Iterator[None]:
+        request = _Request(transfer, piece, time.perf_counter_ns())
+        with self._changed:
+            self._requests.add(request)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._requests.discard(request)
 
     def _claim(self) -> tuple[QueuedTransfer, Piece] | None:
         with self._changed:
@@ -264,24 +388,6 @@ class _Lane:
 
     def _fits(self, piece: Piece) -> bool:
         return not self._in_flight or self._in_flight + piece.nbytes <= self._limit
-
-
-def _attempt(verb: str, transfer: QueuedTransfer, piece: Piece) -> StorageError | None:
-    """Move a piece; whatever goes wrong becomes the transfer's error, never the thread's end."""
-    try:
-        if transfer.after is not None:
-            transfer.after.wait()
-        moved = transfer._move(piece)
-    except StorageError as error:
-        return _labelled(str(error), transfer.label, error.hint)
-    except BaseException as error:
-        what = f"cannot {verb} {piece.nbytes} bytes: {type(error).__name__}: {error}"
-        return _labelled(what, transfer.label, "")
-    if moved == piece.nbytes:
-        return None
-    only = "only " if moved < piece.nbytes else ""
-    what = f"cannot {verb} {piece.nbytes} bytes at offset {piece.offset}: {only}{moved} bytes moved"
-    return _labelled(what, transfer.label, "")
 
 
 def _labelled(what: str, label: TransferLabel, hint: str) -> StorageError:

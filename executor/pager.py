@@ -8,7 +8,6 @@ right; one being read fills a fresh buffer, which becomes the storage's memory w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 
 import torch
 
@@ -20,12 +19,15 @@ from teraio.executor.states import State
 from teraio.executor.stores.base import Extent, Store
 from teraio.executor.transfer import Mover, TransferLabel
 from teraio.planner.plan import HOST
-from teraio.profiler.errors import StorageError
+from teraio.profiler.errors import StorageError, StuckError
 from teraio.profiler.storages import UntypedStorage, owned_by_torch, size_of
 from teraio.profiler.trace import rounded
 
 SMALLEST_EVICTION = 64 << 10
 """Bytes: anything smaller is evicted to make room only if there is nothing else."""
+
+_ABANDONED: list[Page] = []
+"""Pages of which a stuck request may still move bytes: their memory stays with the process."""
 
 
 class Pager:
@@ -80,8 +82,12 @@ class Pager:
 
     def _bury_orphan(self, page: Page) -> None:
         if page.transfer is not None:
-            with suppress(StorageError):  # nobody is left to use these bytes
+            try:
                 page.transfer.wait()
+            except StuckError:
+                raise
+            except StorageError:  # nobody is left to use these bytes
+                pass
         self._orphans.remove(page)
         page.transfer = page.buffer = None
         self.accounted -= page.size
@@ -312,6 +318,8 @@ class Pager:
         transfer.promote()
         try:
             transfer.wait()
+        except StuckError:
+            raise
         except StorageError as error:
             page.move_to(State.FAILED)
             page.error = _again(error)
@@ -349,6 +357,8 @@ class Pager:
             return
         try:
             transfer.wait()
+        except StuckError:
+            raise
         except StorageError:
             page.move_to(State.RESIDENT)  # nothing is lost: the bytes never left
             raise
@@ -404,14 +414,21 @@ class Pager:
 
     def close(self, *, restore: bool) -> None:
         """Wait for what is under way; with `restore`, bring every absent page back."""
+        try:
+            self._settle(restore=restore)
+        except StuckError:
+            _ABANDONED.extend((*self._writing, *self._reading, *self._orphans))
+            raise
+        if restore:
+            self.bring_back()
+
+    def _settle(self, *, restore: bool) -> None:
         for page in list(self._writing):
             self._finish_write(page, keep=restore)
         for page in list(self._reading):
             self._finish_read(page)
         for page in list(self._orphans):
             self._bury_orphan(page)
-        if restore:
-            self.bring_back()
 
     def bring_back(self) -> None:
         """Have every page's bytes on the device, whatever the budget."""

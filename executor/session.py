@@ -33,11 +33,13 @@ from teraio.profiler.storages import StorageTable
 class RunOptions:
     """How to run: the stores, and the digests of a run without offload to compare.
 
-    With `enforce`, torch's allocator is held to the budget too.
+    With `enforce`, torch's allocator is held to the budget too. A request to a drive that has
+    not come back after `io_timeout_s` seconds ends the run with StuckError; 0 is never.
     """
 
     stores: StoreOptions
     enforce: bool = False
+    io_timeout_s: float = 0
     expected: Sequence[str] = ()
 
 
@@ -88,7 +90,7 @@ class Run:
         if self.options.enforce:
             stack.enter_context(device.enforce(self.plan.budget.memory_bytes))
         self._stores = open_stores(self.plan, self.options.stores, device, stack)
-        movers = device.movers(self._stores)
+        movers = device.movers(self._stores, timeout_s=self.options.io_timeout_s)
         for mover in movers.values():
             stack.callback(mover.close)
         pager = Pager(

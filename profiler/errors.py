@@ -9,6 +9,7 @@ TeraioError
  ├─ PackageMissingError    69   an option needs a package that is not installed
  ├─ OutputExistsError      73   an output exists and --force was not given
  ├─ StorageError           74   an SSD folder or a transfer failed
+ │   └─ StuckError         74   a request to a drive does not come back
  ├─ DivergedError          76   under --strict: the program is not the planned one
  └─ VerificationError      77   --verify found a difference
 
@@ -104,6 +105,13 @@ class StorageError(TeraioError):
     """An SSD folder cannot be used, or a transfer failed."""
 
     exit_code = 74
+
+
+class StuckError(StorageError):
+    """A request to a drive does not come back.
+
+    A thread waits for it in the system, so that the process cannot end as others do.
+    """
 
 
 class DivergedError(TeraioError):

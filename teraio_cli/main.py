@@ -8,13 +8,14 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from importlib.metadata import version
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from teraio.profiler.errors import StorageError, TeraioError
+from teraio.profiler.errors import StorageError, StuckError, TeraioError
 from teraio_cli.bench import bench
 from teraio_cli.clean import clean
 from teraio_cli.compare import compare
@@ -123,4 +124,16 @@ def main() -> None:
         command(prog_name="teraio")
     except TeraioError as error:
         explain(error)
+        if isinstance(error, StuckError):
+            _leave(error.exit_code)
         raise SystemExit(error.exit_code) from None
+
+
+def _leave(exit_code: int) -> NoReturn:
+    """End the process without what waits for its threads, and while all of its memory is there.
+
+    The stuck request may still be carried out.
+    """
+    with suppress(OSError):
+        sys.stdout.flush()
+    os._exit(exit_code)

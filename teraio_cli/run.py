@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from teraio.executor.session import RunOptions
     from teraio.executor.stores.emulated import EmulatedDrive
     from teraio.planner.plan import Plan
+
+MOST_SECONDS: Final = 366 * 86400
 
 
 def run(
@@ -45,12 +47,24 @@ def run(
             help="For experiments: host memory as slow as such an SSD, as in `6.7GB/s,6.5GB/s`.",
         ),
     ] = None,
+    io_timeout: Annotated[
+        int,
+        typer.Option(
+            metavar="SECONDS",
+            min=0,
+            max=MOST_SECONDS,
+            help="End the run when a drive has not answered a request for so long; 0 is never.",
+        ),
+    ] = 300,
+    checksums: Annotated[
+        bool, typer.Option("--checksums", help="Check all bytes that are read back.")
+    ] = False,
     verify: Annotated[
         int,
         typer.Option(
             metavar="N",
             min=0,
-            help="Check bytes read back, and the gradients of N steps against a run without "
+            help="As `--checksums`, and check the gradients of N steps against a run without "
             "offload, for which the script is started once more.",
         ),
     ] = 0,
@@ -85,12 +99,13 @@ def run(
         folders=ssd or [Path()],
         io=io,
         rank=int(os.environ.get("LOCAL_RANK", "0")),
-        checksums=verify > 0,
+        checksums=checksums or verify > 0,
         emulated=emulated,
     )
     options = RunOptions(
         stores,
         enforce=enforce,
+        io_timeout_s=io_timeout,
         expected=reference_digests(what, verify) if verify else (),
     )
     exit_code, done = _carry_out(planned, options, what, report, force=force)

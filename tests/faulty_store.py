@@ -28,6 +28,9 @@ class FaultyStore:
     def pieces(self, extent: Extent) -> Sequence[Piece]:
         return self.inner.pieces(extent)
 
+    def describe(self, piece: Piece) -> str:
+        return self.inner.describe(piece)
+
     def write_piece(self, extent: Extent, piece: Piece, address: int) -> int:
         return self._move("write", self.inner.write_piece, extent, piece, address)
 

@@ -138,7 +138,7 @@ class GhostDevice:
     def now(self) -> None:
         """All is in order."""
 
-    def movers(self, stores: Any, *, timed: bool = False) -> Any:
+    def movers(self, stores: Any, *, timed: bool = False, timeout_s: float = 0) -> Any:
         raise NotImplementedError
 
     def lend_memory(self, nbytes: int) -> Any:

@@ -50,6 +50,9 @@ class DictStore:
     def pieces(self, extent: Extent) -> Sequence[Piece]:
         return ()
 
+    def describe(self, piece: Piece) -> str:
+        raise NotImplementedError
+
     def write_piece(self, extent: Extent, piece: Piece, address: int) -> int:
         raise NotImplementedError
 

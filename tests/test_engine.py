@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import threading
-from typing import TYPE_CHECKING
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from example_counts import examples
@@ -22,11 +25,10 @@ from teraio.executor.engine import QueuedTransfer, TransferEngine
 from teraio.executor.stores.host import HostStore
 from teraio.executor.stores.posix import PosixStore
 from teraio.executor.transfer import TransferLabel
-from teraio.profiler.errors import StorageError
+from teraio.profiler.errors import StorageError, StuckError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from teraio.executor.stores.base import Piece, Store
 
@@ -277,12 +279,22 @@ def _fail(kind: str, piece: Piece) -> int | None:
     ("kind", "said"),
     [
         ("storage error", "cannot write `/ssd/data-0` at offset 8, length 9: EIO"),
-        ("full", "OSError: [Errno 28] No space left on device"),
+        (
+            "full",
+            "cannot {verb} host memory slab 0 at offset 4096, length 4096: "
+            "OSError: [Errno 28] No space left on device",
+        ),
         ("bug", "ZeroDivisionError"),
         ("exit", "SystemExit: 3"),
-        ("short", "cannot {verb} 4096 bytes at offset 4096: only 4095 bytes moved"),
-        ("nothing", "cannot {verb} 4096 bytes at offset 4096: only 0 bytes moved"),
-        ("long", "cannot {verb} 4096 bytes at offset 4096: 4097 bytes moved"),
+        (
+            "short",
+            "cannot {verb} host memory slab 0 at offset 4096, length 4096: only 4095 bytes moved",
+        ),
+        (
+            "nothing",
+            "cannot {verb} host memory slab 0 at offset 4096, length 4096: only 0 bytes moved",
+        ),
+        ("long", "cannot {verb} host memory slab 0 at offset 4096, length 4096: 4097 bytes moved"),
     ],
 )
 def test_a_fault_is_one_labelled_error_and_the_engine_goes_on(
@@ -349,6 +361,147 @@ def test_sizes_that_differ_are_refused(engine: TransferEngine, memory: HostStore
 
 def test_a_label_without_a_name_has_none() -> None:
     assert str(TransferLabel(tensor=3, name="", step=0, op=1)) == "tensor 3, step 0, op 1"
+
+
+# Requests that do not come back
+
+
+def _watched(**options: Any) -> TransferEngine:
+    return TransferEngine(timeout_s=0.2, **options)
+
+
+def _let_go(gate: Gate, engine: TransferEngine) -> None:
+    """Open a gate, and return when no thread uses any memory."""
+    gate.open()
+    while engine._writes._requests or engine._reads._requests:
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("verb", ["write", "read"])
+def test_a_stuck_request_is_named(memory: HostStore, verb: str) -> None:
+    gate, buffer = Gate(), Buffer(3 * PIECE)
+    memory.allocate(PIECE)
+    extent = memory.allocate(buffer.nbytes)
+    with nothing_leaks():
+        engine = _watched()
+        start = engine.write if verb == "write" else engine.read
+        store = FaultyStore(memory, lambda piece: gate(piece) if piece.start == PIECE else None)
+        stuck = start(store, extent, buffer.address, buffer.nbytes, LABEL)
+        with pytest.raises(StuckError) as caught:
+            stuck.wait()
+        said = re.fullmatch(
+            rf"the {verb} of host memory slab 0 at offset 8192, length 4096 "
+            rf"has not come back for ([0-9.]+) s; {NAMED}",
+            str(caught.value),
+        )
+        assert said is not None, caught.value
+        assert float(said[1]) >= 0.2
+        assert "--io-timeout" in caught.value.hint
+        assert not stuck.done, "its memory is not free yet"
+        _let_go(gate, engine)
+        engine.close()
+        assert stuck.done
+
+
+def test_all_that_waits_behind_a_stuck_request_fails_at_once(memory: HostStore) -> None:
+    engine = _watched()
+    store, gate, _ = _held(engine, memory)
+    waiting = _write(engine, store, Buffer(PIECE))
+    with pytest.raises(StuckError, match="has not come back"):
+        waiting.wait()
+    assert waiting.done
+    begun = time.perf_counter()
+    with pytest.raises(StuckError):
+        _write(engine, memory, Buffer(PIECE))
+    engine.close()  # leaves the threads that are stuck
+    assert time.perf_counter() - begun < 0.2
+    _let_go(gate, engine)
+
+
+def test_the_other_direction_goes_on(memory: HostStore) -> None:
+    engine = _watched()
+    store, gate, _ = _held(engine, memory)
+    with pytest.raises(StuckError):
+        _write(engine, store, Buffer(PIECE)).wait()
+    buffer = Buffer(PIECE)
+    engine.read(memory, memory.allocate(PIECE), buffer.address, PIECE, LABEL).wait()
+    engine.close()
+    _let_go(gate, engine)
+
+
+def test_many_requests_that_come_back_are_not_one_that_does_not(memory: HostStore) -> None:
+    engine = _watched(writers=1)
+
+    def slow(_piece: Piece) -> None:
+        time.sleep(0.03)
+
+    buffer = Buffer(20 * PIECE)
+    begun = time.perf_counter()
+    _write(engine, FaultyStore(memory, slow), buffer).wait()
+    assert time.perf_counter() - begun > 0.4, "longer than the timeout"
+    engine.close()
+
+
+def test_waiting_for_the_device_is_no_request(memory: HostStore) -> None:
+    engine, gate = _watched(), threading.Event()
+
+    class Later:
+        def wait(self) -> None:
+            gate.wait()
+
+    buffer = Buffer(PIECE)
+    extent = memory.allocate(PIECE)
+    write = engine.write(memory, extent, buffer.address, PIECE, LABEL, after=Later())
+    opened = threading.Timer(0.5, gate.set)
+    opened.start()
+    write.wait()
+    assert write.ended_ns - write.queued_ns > 400_000_000
+    engine.close()
+    opened.join()
+
+
+def test_closing_meets_a_stuck_request_too(memory: HostStore) -> None:
+    engine, gate, buffer = _watched(), Gate(), Buffer(PIECE)
+    _write(engine, FaultyStore(memory, gate), buffer)
+    gate.wait_for(1)
+    with pytest.raises(StuckError, match="the write of host memory slab 0"):
+        engine.close()
+    engine.close()
+    _let_go(gate, engine)
+
+
+def test_a_process_that_was_stopped_has_not_waited() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", STOPPED, str(Path(__file__).parent)],
+        check=False, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+STOPPED = """
+import os, signal, sys, threading, time
+sys.path.insert(0, sys.argv[1])
+from faulty_store import FaultyStore
+from teraio.executor.engine import TransferEngine
+from teraio.executor.stores.host import HostStore
+from teraio.executor.transfer import TransferLabel
+
+memory = HostStore(4096)
+goes_on = time.monotonic() + 2
+store = FaultyStore(memory, lambda _: time.sleep(max(goes_on - time.monotonic(), 0)) or None)
+engine = TransferEngine(timeout_s=1)
+extent = memory.allocate(4096)
+write = engine.write(store, extent, memory._addresses[0], 4096, TransferLabel(1, "", 0, 0))
+if os.fork() == 0:  # stops its parent for the time that the request takes, and longer
+    time.sleep(0.2)
+    os.kill(os.getppid(), signal.SIGSTOP)
+    time.sleep(2)
+    os.kill(os.getppid(), signal.SIGCONT)
+    os._exit(0)
+write.wait()
+assert write.ended_ns - write.started_ns > 1.9e9
+engine.close()
+"""
 
 
 # Ending
