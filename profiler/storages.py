@@ -105,11 +105,31 @@ def size_of(storage: UntypedStorage) -> int:
     return int(base.nbytes(storage))
 
 
+_loaded: weakref.WeakSet[UntypedStorage] = weakref.WeakSet()
+
+
+def note_loaded(storage: UntypedStorage) -> None:
+    """Note that a storage is torch's own although torch says that it cannot be resized."""
+    _loaded.add(storage)
+
+
 def owned_by_torch(storage: UntypedStorage) -> bool:
-    """Whether the memory is torch's own and no other process or library shares it."""
+    """Whether there is memory, and it is torch's own: no other process or library shares it."""
     if not storage.resizable():
+        return storage in _loaded and can_swap(storage.device)
+    if storage.device.type == "cpu" and storage.is_shared():  # always true of CUDA's
         return False
-    return storage.device.type != "cpu" or not storage.is_shared()  # always true of CUDA's
+    return _has_memory(storage)
+
+
+def _has_memory(storage: UntypedStorage) -> bool:
+    """False for the zeros of forward mode, which torch only pretends to hold."""
+    base: Any = torch._C.StorageBase
+    try:
+        base.data_ptr(storage)
+    except RuntimeError:
+        return False
+    return True
 
 
 def can_swap(device: torch.device) -> bool:

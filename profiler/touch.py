@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 
 import torch
 
-from teraio.profiler.storages import size_of
+from teraio.profiler.storages import note_loaded, size_of
 
 
 class Hold(IntEnum):
@@ -60,6 +60,8 @@ _WRITER_POINTS: Final = {Hold.NOT: ("write_record",)}
 _DLPACK_POINTS: Final = {Hold.LIFE: ("to_dlpack",)}
 
 
+_TYPED_DATA_PTR: Final = torch.TypedStorage._data_ptr.__code__
+
 _announcing = threading.local()
 """`owner`: the storage whose `tolist` is running, which takes its bytes one by one."""
 
@@ -78,6 +80,7 @@ def touch_points(stream: Touchable) -> Iterator[None]:
                 for name in names:
                     stack.enter_context(_announced(owner, name, stream, hold))
         stack.enter_context(_identities_for_save())
+        stack.enter_context(_loaded_noted())
         yield
 
 
@@ -119,21 +122,47 @@ def _announced(owner: Any, name: str, stream: Touchable, hold: Hold) -> Iterator
 
 @contextmanager
 def _identities_for_save() -> Iterator[None]:
-    """Give `torch.save` a storage's identity where it asks for its address.
+    """Give `torch.save` and `torch.load` a storage's identity where they ask for its address.
 
-    It only tells storages apart by it. Addresses would need all of them on the device at once.
+    They only tell storages apart by it, and empty ones. Addresses would need all of them on the
+    device at once.
     """
     owner: Any = torch.UntypedStorage
     announced = owner.data_ptr
 
     @functools.wraps(announced)
     def data_ptr(storage: torch.UntypedStorage) -> int:
-        asker = sys._getframe(1).f_globals.get("__name__")
-        by_save = asker == "torch.serialization" and size_of(storage)
-        return int(storage._cdata if by_save else announced(storage))
+        frame = sys._getframe(1)
+        if frame.f_code is _TYPED_DATA_PTR:
+            frame = frame.f_back or frame
+        of_file = frame.f_globals.get("__name__") == "torch.serialization" and size_of(storage)
+        return int(storage._cdata if of_file else announced(storage))
 
     owner.data_ptr = data_ptr
     try:
         yield
     finally:
         owner.data_ptr = announced
+
+
+@contextmanager
+def _loaded_noted() -> Iterator[None]:
+    """Note what `torch.load` reads: memory of its own that looks like a library's.
+
+    Otherwise all that a resumed run has loaded would have to stay where it is. What it maps from
+    a file does not come this way.
+    """
+    owner: Any = torch._C.PyTorchFileReader
+    original: Callable[..., torch.Tensor] = owner.get_storage_from_record
+
+    @functools.wraps(original)
+    def get_storage_from_record(*args: Any, **kwargs: Any) -> torch.Tensor:
+        tensor = original(*args, **kwargs)
+        note_loaded(tensor.untyped_storage())
+        return tensor
+
+    owner.get_storage_from_record = get_storage_from_record
+    try:
+        yield
+    finally:
+        owner.get_storage_from_record = original

@@ -239,6 +239,7 @@ def test_whose_memory_it_is() -> None:
     assert not owned_by_torch(torch.from_numpy(np.zeros(3)).untyped_storage())
     assert not owned_by_torch(torch.frombuffer(bytearray(8), dtype=torch.uint8).untyped_storage())
     assert not owned_by_torch(torch.zeros(3).share_memory_().untyped_storage())
+    assert not owned_by_torch(torch._efficientzerotensor(3).untyped_storage()), "there is none"
 
 
 def test_without_an_accelerator_the_cpu_is_the_device() -> None:

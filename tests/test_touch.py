@@ -8,6 +8,7 @@ import io
 import os
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from safetensors.torch import load as load_safetensors
 from safetensors.torch import save as save_safetensors
 
 from teraio.profiler.opstream import OpStream
-from teraio.profiler.storages import Block, StorageTable
+from teraio.profiler.storages import Block, StorageTable, can_swap, owned_by_torch
 from teraio.profiler.touch import Hold, touch_points
 
 
@@ -264,7 +265,8 @@ class Told:
 
 
 def _methods() -> dict[str, Any]:
-    owners = (torch.Tensor, torch.UntypedStorage, torch._C.PyTorchFileWriter, torch.utils.dlpack)
+    files = torch._C.PyTorchFileReader, torch._C.PyTorchFileWriter
+    owners = (torch.Tensor, torch.UntypedStorage, *files, torch.utils.dlpack)
     return {
         f"{owner.__name__}.{name}": vars(owner)[name] for owner in owners for name in vars(owner)
     }
@@ -310,3 +312,16 @@ def test_a_storage_no_op_has_touched_is_nobodys(away: Away) -> None:
         unseen = torch.arange(4.0)
     assert unseen.tolist() == [0.0, 1.0, 2.0, 3.0]
     assert away.touched == []
+
+
+def test_what_is_loaded_may_be_moved_and_what_is_mapped_may_not(away: Away, tmp_path: Path) -> None:
+    if not can_swap(torch.device("cpu")):
+        pytest.skip("this torch cannot move what it cannot resize")
+    torch.save(torch.arange(6.0), tmp_path / "x.pt")
+    mapped = torch.load(tmp_path / "x.pt", mmap=True)
+    assert not owned_by_torch(mapped.untyped_storage())
+    loaded = torch.load(tmp_path / "x.pt")
+    assert owned_by_torch(loaded.untyped_storage())
+    assert (loaded + 1).tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert away.is_away(loaded)
+    assert loaded.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
