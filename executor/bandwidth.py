@@ -3,8 +3,9 @@ the engine that a run uses.
 
 The rates are those of as many bytes each way, started at once: a run reads what it wrote, and its
 optimizer reads the next states while the last ones are written, so a plan with the rates of one
-direction alone would promise too much on a drive whose directions share its bandwidth. `source`
-names those rates as well.
+direction alone would promise too much on a drive whose directions share its bandwidth. A GPU's
+link has a copy engine each way, and is fast enough that a step mostly writes in its forward and
+reads in its backward pass: its rates are those of each direction alone. `source` names both.
 """
 
 from __future__ import annotations
@@ -80,6 +81,9 @@ def measure(
         latency = on_ssd.latency_ns()
         drives = on_ssd.rates(total_bytes)
         link = _Path(machine, movers[HOST], host, address).rates(total_bytes)
+        to_host, to_gpu = link.write, link.read
+        if machine.has_gpu:
+            to_host, to_gpu = link.write_alone, link.read_alone
         names = ", ".join(str(folder) for folder in folders)
         amount = format_bytes(total_bytes)
         return {
@@ -88,10 +92,10 @@ def measure(
                 "write_bytes_per_s": drives.write,
                 "latency_ns": latency,
             },
-            "host_link": {"to_host_bytes_per_s": link.write, "to_gpu_bytes_per_s": link.read},
+            "host_link": {"to_host_bytes_per_s": to_host, "to_gpu_bytes_per_s": to_gpu},
             "source": {
-                "ssd": f"measured: {names}, {ssd.io_path}, {amount}, {_alone(drives)}",
-                "host_link": f"measured: {machine.link}, {amount}, {_alone(link)}",
+                "ssd": f"measured: {names}, {ssd.io_path}, {amount}, {_all(drives)}",
+                "host_link": f"measured: {machine.link}, {amount}, {_all(link)}",
             },
         }
 
@@ -147,9 +151,12 @@ class _Timed(Transfer, Protocol):
     ended_ns: int
 
 
-def _alone(rates: Rates) -> str:
-    read, write = format_rate(rates.read_alone), format_rate(rates.write_alone)
-    return f"both directions at once (alone: read {read}, write {write})"
+def _all(rates: Rates) -> str:
+    alone, both = (
+        f"read {format_rate(read)}, write {format_rate(write)}"
+        for read, write in ((rates.read_alone, rates.write_alone), (rates.read, rates.write))
+    )
+    return f"alone: {alone}; both directions at once: {both}"
 
 
 @dataclass(frozen=True)

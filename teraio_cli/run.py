@@ -133,10 +133,11 @@ def emulated_drive(text: str) -> EmulatedDrive:
 def allow_large_segments() -> None:
     """Let torch's GPU allocator grow its segments, unless the environment has settings for it.
 
-    Memory that is free but in pieces would count against the budget.
+    Memory that is free but in pieces would count against the budget. Pages of 12 MiB, the least
+    it takes, leave less in the gaps between tensors than those of 20 MiB that it takes by itself.
     """
     if not any(name in os.environ for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
-        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+        os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True,large_segment_size_mb:12"
 
 
 def require_followed(done: dict[str, Any]) -> None:

@@ -24,7 +24,7 @@ torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.BatchNorm1d(64), torch.nn.GELU(),
                             torch.nn.Linear(64, 8))
 optimizer = torch.optim.Adam(model.parameters())
-for step in range(7):
+for step in range(8):
     for micro in range(2):
         x = torch.randn(16, 64)
         loss = torch.softmax(model(x), 1).std(0).sum()
@@ -222,8 +222,9 @@ def test_on_an_accelerator_a_step_is_as_long_as_one_that_was_not_recorded(
     script = tmp_path / "train.py"
     script.write_text(TRAIN)
     found = profile_script(Script(str(script)), steps=2, warmup=1, go_on=False)
-    # Step 0 holds the set-up, 1 is metered, 2 is timed, 3 meets what that made, 4 and 5 are kept.
-    assert found.stopped_after == 6
+    # Step 0 holds the set-up, 1 is metered, 2 leads to the one that is timed, 4 meets what that
+    # made, 5 and 6 are kept.
+    assert found.stopped_after == 7
     assert found.trace is not None and recorded.trace is not None
     table, usual = found.trace.table.to_pylist(), recorded.trace.table.to_pylist()
     assert max(row["start_ns"] + row["duration_ns"] for row in table) <= 1000
