@@ -28,6 +28,7 @@ class Counters:
     unplanned_fetches: int = 0
     unplanned_evictions: int = 0
     divergences: list[str] = field(default_factory=list)
+    failed_writes: list[str] = field(default_factory=list)
 
     @contextmanager
     def stalled(self, cause: str) -> Iterator[None]:

@@ -34,6 +34,7 @@ class Pager:
     """Moves pages between the device and the stores, and counts what is on the device.
 
     It makes room as if the budget were `margin_bytes` smaller: that is for what it cannot count.
+    A tier in which a write has failed is not written to again, as long as there is another.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class Pager:
         self.sizeless: set[int] = set()
         """Keys of the storages of which no view can be made while they are away."""
         self.every_page: Callable[[], Iterable[Page]] = tuple
+        self._broken: dict[str, StorageError] = {}
         self._writing: list[Page] = []
         self._reading: list[Page] = []
         self._orphans: list[Page] = []
@@ -359,9 +361,11 @@ class Pager:
             transfer.wait()
         except StuckError:
             raise
-        except StorageError:
+        except StorageError as error:
             page.move_to(State.RESIDENT)  # nothing is lost: the bytes never left
-            raise
+            if not self._can_do_without(page, error):
+                raise
+            return
         finally:
             if transfer.done:
                 self._writing.remove(page)
@@ -373,6 +377,14 @@ class Pager:
         page.move_to(State.RESIDENT if keep else State.ABSENT)
         if not keep:
             self._release(page)
+
+    def _can_do_without(self, page: Page, error: StorageError) -> bool:
+        """Write no more to the tier in which a write failed; return whether there is another."""
+        tier = page.store.tier if page.store else ""
+        self._give_back(page)
+        self._broken.setdefault(tier, _again(error))
+        self.counters.failed_writes.append(str(error))
+        return self._broken.keys() != self.stores.keys()
 
     def _release(self, page: Page) -> None:
         storage = page.storage if page.held is None else page.held
@@ -390,15 +402,17 @@ class Pager:
 
     def _room(self, page: Page, store: Store) -> tuple[Store, Extent]:
         """Return where to write a page: in `store`, or in another tier if that is full."""
-        if page.extent is not None and page.store is store:
+        broken = self._broken.get(store.tier)
+        if page.extent is not None and page.store is store and not broken:
             return store, page.extent
         self._give_back(page)
-        full: StorageError | None = None
-        for candidate in (store, *(other for other in self.stores.values() if other is not store)):
+        full = _again(broken) if broken else None
+        candidates = [store, *(other for other in self.stores.values() if other is not store)]
+        for candidate in (c for c in candidates if c.tier not in self._broken):
             try:
                 extent = candidate.allocate(page.nbytes)
             except StorageError as error:
-                full = full or _again(error)
+                full = full or StorageError(f"{error}; {self._label(page)}", hint=error.hint)
             else:
                 page.store, page.extent = candidate, extent
                 return candidate, extent

@@ -45,5 +45,6 @@ def build_report(
         "unplanned_fetches": counters.unplanned_fetches,
         "unplanned_evictions": counters.unplanned_evictions,
         "divergences": counters.divergences,
+        "failed_writes": counters.failed_writes,
         "verified_steps": verified_steps,
     }

@@ -218,5 +218,8 @@ def _summarise(done: dict[str, Any]) -> None:
         )
     if done["over_budget_ops"]:
         say(f"warning: the budget was exceeded at {done['over_budget_ops']} ops")
+    if done["failed_writes"]:
+        failed = done["failed_writes"]
+        say(f"warning: {len(failed)} writes failed, and other tensors moved less; {failed[0]}")
     if done["divergences"]:
         say(f"warning: {len(done['divergences'])} steps differ from the plan")

@@ -148,14 +148,17 @@ class ManualEngine:
 
 
 def make_pager(
-    engine: Any, budget: int = 1 << 30, room: int = 1 << 30
+    engine: Any,
+    budget: int = 1 << 30,
+    room: int = 1 << 30,
+    tiers: Sequence[str] = ("ssd", "host"),
 ) -> tuple[Pager, StorageTable[Page]]:
     device = CpuDevice(CPU)
     device.memory = SwapMemory()
     pager = Pager(
         device=device,
-        stores={"ssd": DictStore("ssd", room), "host": DictStore("host", room // 4)},
-        movers={"ssd": engine, "host": engine},
+        stores={tier: DictStore(tier, room if tier == "ssd" else room // 4) for tier in tiers},
+        movers=dict.fromkeys(tiers, engine),
         budget_bytes=budget,
         counters=Counters(),
     )

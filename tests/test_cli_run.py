@@ -87,7 +87,8 @@ def test_options_may_stand_before_and_after_the_plan(home: Home, tmp_path: Path)
         "prefetched_bytes", "dropped_bytes", "io_path", "memory", "peak_bytes", "peak_by_step",
         "allocator", "budget_bytes", "over_budget_ops", "out_of_memory",
         "planned_actions", "executed_actions",
-        "unplanned_fetches", "unplanned_evictions", "divergences", "verified_steps",
+        "unplanned_fetches", "unplanned_evictions", "divergences", "failed_writes",
+        "verified_steps",
     ]  # fmt: skip
     assert told["steps"] == len(told["step_ns"]) == 6
     assert told["executed_actions"] == told["planned_actions"] > 0

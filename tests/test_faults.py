@@ -5,6 +5,7 @@ docs/faults.md says what is checked here.
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import time
@@ -153,6 +154,30 @@ def test_the_numbers_are_right(small: Planned, tmp_path: Path, fault: Fault) -> 
     ended = run(small, fault, tmp_path, "--checksums")
     require_right(ended)
     assert ended.hits == fault.times if fault.times == 1 else ended.hits > 5
+
+
+@pytest.mark.parametrize("kind", ["EIO", "nothing"])
+def test_host_memory_takes_over_from_a_drive_that_takes_no_more(
+    small: Planned, tmp_path: Path, kind: str
+) -> None:
+    """The plan sends a little to host memory, and its budget has room for all."""
+    plan = json.loads(small.plan.read_text())
+    plan["budget"]["host_bytes"] = 64 << 20
+    tensor = next(a["tensor"] for a in plan["actions"] if a["do"] == "offload")
+    for action in plan["actions"]:
+        if action["tensor"] == tensor:
+            action["to" if action["do"] == "offload" else "from"] = "host"
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    (tmp_path / "plain").symlink_to(small.folder / "plain")
+    both = Planned(small.script, tmp_path)
+    ended = run(both, Fault(kind, "write", first=7), tmp_path, "--report", "report.json")
+    require_right(ended)
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert 1 <= len(report["failed_writes"]) <= ended.hits
+    assert re.search(PLACE, report["failed_writes"][0])
+    assert report["peak_bytes"] <= report["budget_bytes"]
+    assert f"warning: {len(report['failed_writes'])} writes failed" in ended.said
+    assert ended.hits < 20, "the drive is left alone"
 
 
 # Faults that end it

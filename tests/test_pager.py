@@ -115,19 +115,55 @@ def test_a_failed_read_is_raised_at_every_use(sent: Sent) -> None:
 
 def test_a_failed_write_loses_nothing() -> None:
     engine = ManualEngine()
-    pager, table = make_pager(engine)
+    pager, table = make_pager(engine, tiers=("ssd",))
     storage = filled(600, 7)
     page = table.block(storage)
     pager.offload(page, "ssd")
     engine.under_way[0].fail()
     with pytest.raises(StorageError, match="the drive is gone"):
         pager.poll()
-    assert (page.state, page.dirty) == (State.RESIDENT, True)
+    assert (page.state, page.dirty, page.extent) == (State.RESIDENT, True, None)
     assert present(pager, storage, table) == b"\7" * 600
-    pager.offload(page, "ssd")
+    with pytest.raises(StorageError, match="the drive is gone"):
+        pager.offload(page, "ssd")
+    assert pager.stores["ssd"].kept == {}  # type: ignore[attr-defined]
+
+
+def test_where_a_write_failed_the_other_tier_takes_over() -> None:
+    engine = ManualEngine()
+    pager, table = make_pager(engine)
+    kept, lost = filled(600, 7), filled(700, 8)
+    pager.offload(table.block(kept), "ssd")
+    engine.under_way[-1].complete()
+    pager.offload(table.block(lost), "ssd")
+    engine.under_way[-1].fail()
+    pager.poll()
+    assert table.block(lost).state is State.RESIDENT
+    assert pager.counters.failed_writes == ["the drive is gone"]
+    pager.offload(table.block(lost), "ssd")
+    assert table.block(lost).store is pager.stores["host"]
     engine.under_way[-1].complete()
     pager.poll()
-    assert page.state is State.ABSENT
+    assert present(pager, lost, table) == b"\10" * 700
+    assert present(pager, kept, table) == b"\7" * 600, "what was written before is still read"
+    pager.written(table.block(kept))
+    pager.offload(table.block(kept), "ssd")
+    assert table.block(kept).store is pager.stores["host"], "its room in the ssd is not used again"
+
+
+def test_room_is_made_in_the_other_tier_or_not_at_all() -> None:
+    engine = ManualEngine()
+    pager, table = make_pager(engine, budget=2048, room=4096)
+    storages = [filled(1024, value) for value in (1, 2)]
+    for storage in storages:
+        table.block(storage)
+    pager.where = (1, 0)
+    pager.offload(table.block(storages[0]), "ssd")
+    engine.under_way[-1].fail()
+    pager.make_room(1024, [])
+    assert table.block(storages[0]).store is pager.stores["host"]
+    with pytest.raises(StorageError, match="the drive is gone"):
+        pager.make_room(2048, [])
 
 
 def test_a_full_host_tier_leaves_it_to_the_ssd() -> None:
@@ -144,7 +180,7 @@ def test_a_full_ssd_is_an_error_and_nothing_has_moved() -> None:
     pager, table = make_pager(engine, room=400)
     storage = filled(600, 1)
     page = table.block(storage)
-    with pytest.raises(StorageError, match="ssd is full"):
+    with pytest.raises(StorageError, match="ssd is full; tensor 0, step 0, op 0"):
         pager.offload(page, "ssd")
     assert (page.state, page.extent, page.store) == (State.RESIDENT, None, None)
     assert content(storage) == b"\1" * 600
