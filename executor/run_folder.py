@@ -110,9 +110,9 @@ class Removed:
 def clean_folder(parent: Path) -> list[Removed]:
     """Remove the run folders in `parent` that no run holds any more, by name.
 
-    Touches nothing but directories with a run folder's name that hold a lock file, and of those
-    only the ones that hold nothing else than data files. Raises StorageError if `parent` cannot
-    be read.
+    Touches nothing but directories with a run folder's name that are empty or hold a lock file,
+    and of those only the ones that hold nothing else than data files. Raises StorageError if
+    `parent` cannot be read.
     """
     try:
         parent_fd = os.open(parent, _DIRECTORY)
@@ -142,6 +142,8 @@ def _make_locked(name: str, parent_fd: int) -> tuple[int, int] | None:
         fcntl.flock(fds[1], fcntl.LOCK_EX)
         if os.fstat(fds[1]).st_nlink:
             return fds[0], fds[1]
+    except FileNotFoundError:  # it went before the lock was made
+        pass
     except OSError:
         _remove_folder(name, parent_fd)
         _close_all(fds)
@@ -172,6 +174,9 @@ def _clean_one(path: Path, parent_fd: int) -> Removed | None:
 
 
 def _clean_opened(path: Path, parent_fd: int, folder_fd: int) -> Removed | None:
+    if not os.listdir(folder_fd):  # a run was killed before it made its lock
+        os.rmdir(path.name, dir_fd=parent_fd)
+        return Removed(path, 0)
     with _opened(LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, folder_fd) as lock_fd:
         if not stat.S_ISREG(os.fstat(lock_fd).st_mode):
             return None

@@ -144,6 +144,8 @@ def test_changed_bytes_are_found_by_their_checksum() -> None:
     store = HostStore(MIB, checksums=True)
     extent = _copy_in(store, Buffer(1000))
     store._slabs[0][extent.pieces[0].offset + 7] ^= 1
-    with pytest.raises(StorageError, match="host memory slab 0 at offset 0, length 1000: read back"):
+    with pytest.raises(
+        StorageError, match="host memory slab 0 at offset 0, length 1000: read back"
+    ):
         _copy_out(store, extent)
     store.close()

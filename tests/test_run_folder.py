@@ -223,7 +223,7 @@ def test_cleaning_touches_nothing_that_is_not_a_run_folder(tmp_path: Path) -> No
     _planted(outside)
     (ssd / NAME).symlink_to(outside / NAME)
     (ssd / NAME.replace("-1-", "-2-")).write_text("a file with the name of a run folder")
-    (ssd / NAME.replace("-1-", "-3-")).mkdir()
+    (ssd / NAME.replace("-1-", "-3-") / "notes").mkdir(parents=True)
     linked = ssd / NAME.replace("-1-", "-4-")
     linked.mkdir()
     (linked / LOCK_NAME).symlink_to(outside / NAME / LOCK_NAME)
@@ -234,6 +234,86 @@ def test_cleaning_touches_nothing_that_is_not_a_run_folder(tmp_path: Path) -> No
     with nothing_leaks():
         assert [kept for kept in clean_folder(ssd) if not kept.kept] == []
     assert sorted(tmp_path.rglob("*")) == before
+
+
+ENDS_AFTER = """
+import fcntl, os, signal, sys
+from pathlib import Path
+from teraio.executor.run_folder import RunFolder
+left = int(sys.argv[2])
+
+def dying(module, name):
+    real = getattr(module, name)
+    def call(*arguments, **options):
+        global left
+        done = real(*arguments, **options)
+        left -= 1
+        if left < 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return done
+    setattr(module, name, call)
+
+for module, name in ((os, "mkdir"), (os, "open"), (fcntl, "flock"), (os, "unlink"), (os, "rmdir")):
+    dying(module, name)
+run = RunFolder.create(Path(sys.argv[1]))
+os.write(run.open_data(0), bytes(1 << 16))
+run.close()
+"""
+
+
+def test_whenever_a_run_is_killed_cleaning_leaves_nothing(tmp_path: Path) -> None:
+    """After each of its calls: mkdir, open, flock, unlink and rmdir."""
+    (tmp_path / "mine").touch()
+    alive = RunFolder.create(tmp_path)
+    ends = []
+    for number in range(20):
+        words = [sys.executable, "-c", ENDS_AFTER, str(tmp_path), str(number)]
+        ends.append(subprocess.run(words, check=False).returncode)
+        left = [path for path in tmp_path.glob("teraio-*") if path != alive.path]
+        cleaned = clean_folder(tmp_path)
+        assert [removed.path for removed in cleaned if not removed.kept] == left
+        assert sorted(tmp_path.iterdir()) == sorted([tmp_path / "mine", alive.path])
+        if ends[-1] == 0:
+            break
+    assert ends == [-9] * (len(ends) - 1) + [0]
+    assert len(ends) > 9
+    alive.close()
+
+
+@pytest.mark.parametrize("mask", [0, 0o022, 0o077])
+def test_modes_do_not_depend_on_the_umask(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        run = RunFolder.create(tmp_path)
+        fd = run.open_data(0)
+    finally:
+        os.umask(before)
+    modes = [os.stat(run.path), os.stat(run.path / LOCK_NAME), os.fstat(fd)]  # noqa: PTH116
+    assert [stat.S_IMODE(found.st_mode) for found in modes] == [0o700, 0o600, 0o600]
+    os.close(fd)
+    run.close()
+
+
+@pytest.mark.parametrize("call", ["the folder", "the lock"])
+def test_a_folder_cleaned_while_it_is_empty_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    real = os.open
+    taken: list[Path] = []
+
+    def cleaner_was_faster(path: str | Path, *arguments: int, **options: int) -> int:
+        is_lock = path == LOCK_NAME
+        if str(path) != str(tmp_path) and not taken and is_lock == (call == "the lock"):
+            taken.extend(tmp_path.iterdir())
+            taken[0].rmdir()
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", cleaner_was_faster)
+    with nothing_leaks():
+        run = RunFolder.create(tmp_path)
+        assert run.path not in taken
+        assert list(tmp_path.iterdir()) == [run.path]
+        run.close()
 
 
 @pytest.mark.parametrize("stranger", ["notes", "data-x", "data-1"])
