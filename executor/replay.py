@@ -15,7 +15,7 @@ from teraio.executor.page import FOREVER, NEVER, Page
 from teraio.executor.pager import SMALLEST_EVICTION, Pager
 from teraio.executor.schedule import Schedule
 from teraio.executor.states import State
-from teraio.planner.plan import Offload, Plan, Prefetch
+from teraio.planner.plan import Offload, Prefetch
 from teraio.profiler.opstream import WRITE, Op
 from teraio.profiler.storages import StorageTable
 from teraio.profiler.touch import Hold
@@ -32,7 +32,6 @@ class Replay:
     def __init__(
         self,
         *,
-        plan: Plan,
         schedule: Schedule,
         pager: Pager,
         table: StorageTable[Page],
@@ -40,8 +39,8 @@ class Replay:
         on_divergence: Callable[[str], None],
         signature: Callable[[Op[Page]], int],
     ) -> None:
-        self._plan, self._schedule, self._pager = plan, schedule, pager
-        self._table, self._counters = table, counters
+        self._schedule, self._pager = schedule, pager
+        self._dead, self._counters = table.deaths(), counters
         self._on_divergence = on_divergence
         self._exact_signature = signature
         self._new_bytes = NewBytes(schedule)
@@ -60,7 +59,7 @@ class Replay:
         pager, pages = self._pager, op.blocks
         self._clock = clock = self._clock + 1
         pager.where = (op.step, op.index)
-        if self._table.has_dead:
+        if self._dead:
             self._bury()
         if pager.busy:
             pager.poll()
@@ -159,7 +158,7 @@ class Replay:
             if signatures[op.index] == op.signature:
                 return
         if op.index < len(signatures):
-            planned = f"`{self._plan.trace.program.op_name(op.index)}`"
+            planned = f"`{self._schedule.program.op_name(op.index)}`"
             same = planned == f"`{op.operator.name}`"
             expected = f"{planned} with other shapes or dtypes" if same else planned
         else:
@@ -226,5 +225,5 @@ class Replay:
         return step + (index <= now), index
 
     def _bury(self) -> None:
-        for page, _ in self._table.take_dead():
-            self._pager.bury(page)
+        while self._dead:
+            self._pager.bury(self._dead.popleft()[0])

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
-from teraio.planner.plan import HOST, Action, Offload, Plan, PlannedTensor
+from teraio.planner.plan import HOST, Action, Offload, Plan, PlannedTensor, Program
 from teraio.profiler.trace import GRANULE
 
 
@@ -15,6 +16,7 @@ class Schedule:
     `signatures` is empty for a plan without actions that was made from an imported trace.
     """
 
+    program: Program
     signatures: tuple[int, ...]
     needs: tuple[int, ...]
     binds: dict[int, list[PlannedTensor]]
@@ -44,6 +46,7 @@ def schedule_of(plan: Plan) -> Schedule:
     needs = tuple((new + workspace) * GRANULE for new, workspace in granules)
     busy = {op for op, need in enumerate(needs) if need} | binds.keys() | actions.keys()
     return Schedule(
+        program=program,
         signatures=program.signature,
         needs=needs,
         binds=binds,
@@ -56,3 +59,16 @@ def schedule_of(plan: Plan) -> Schedule:
         ),
         quiet=frozenset(range(len(needs))) - busy,
     )
+
+
+NO_SCHEDULE: Final = Schedule(
+    program=Program((), (), (), (), ()),
+    signatures=(),
+    needs=(),
+    binds={},
+    actions={},
+    names={},
+    kept_on_host=frozenset(),
+    quiet=frozenset(),
+)
+"""That of a program without a plan, which is never followed."""

@@ -11,14 +11,12 @@ import torch
 
 from teraio.executor.counters import Counters
 from teraio.executor.device import open_device
-from teraio.executor.forks import before_forks
 from teraio.executor.page import Page
-from teraio.executor.pager import Pager
-from teraio.executor.replay import Replay
 from teraio.executor.report import build_report
+from teraio.executor.residence import Limits, Residence
 from teraio.executor.schedule import schedule_of
 from teraio.executor.stores.base import Store
-from teraio.executor.stores.opening import StoreOptions, open_stores
+from teraio.executor.stores.opening import StoreOptions, open_stores, room_for
 from teraio.executor.verify import Digests
 from teraio.planner.plan import Plan
 from teraio.profiler.interception import intercepting
@@ -26,7 +24,6 @@ from teraio.profiler.modules import ModuleWatch
 from teraio.profiler.opstream import OpStream
 from teraio.profiler.optimizers import OptimizerWatch
 from teraio.profiler.session import warm_up_dispatch
-from teraio.profiler.storages import StorageTable
 
 
 @dataclass(frozen=True)
@@ -89,47 +86,30 @@ class Run:
         stack.callback(device.close)
         if self.options.enforce:
             stack.enter_context(device.enforce(self.plan.budget.memory_bytes))
-        self._stores = open_stores(self.plan, self.options.stores, device, stack)
-        movers = device.movers(self._stores, timeout_s=self.options.io_timeout_s)
-        for mover in movers.values():
-            stack.callback(mover.close)
-        pager = Pager(
-            device=device,
-            stores=self._stores,
-            movers=movers,
-            budget_bytes=self.plan.budget.memory_bytes,
-            margin_bytes=self.plan.budget.memory_bytes - self.plan.budget.planned_bytes,
-            counters=self.counters,
+        self._stores = open_stores(room_for(self.plan), self.options.stores, device, stack)
+        budget = self.plan.budget
+        residence = Residence(
+            device,
+            self._stores,
+            Limits(
+                budget.memory_bytes,
+                budget.memory_bytes - budget.planned_bytes,
+                self.options.io_timeout_s,
+            ),
+            self.counters,
+            restore=lambda: self.restore,
+            stack=stack,
         )
-        table = StorageTable(pager.new_page)
-        pager.every_page = lambda: table
-        stack.callback(lambda: pager.close(restore=self.restore))
-        stream: OpStream[Page] = OpStream(table, [])
-        replay = Replay(
-            plan=self.plan,
-            schedule=schedule_of(self.plan),
-            pager=pager,
-            table=table,
-            counters=self.counters,
-            on_divergence=self._on_divergence,
-            signature=stream.exact_signature,
-        )
-        stream.listeners = (replay,)
+        stream: OpStream[Page] = OpStream(residence.table, [])
+        stream.listeners = (residence.follow(stream, schedule_of(self.plan), self._on_divergence),)
         stream.remembers = True
-        stream.make_room = replay.out_of_memory
-        stream.sizeless = pager.sizeless
 
         def before(optimizer: torch.optim.Optimizer) -> None:
             if self.digests.wanted:
                 self.digests.compare(optimizer, stream)
 
-        def before_fork() -> None:
-            with stream.lock:
-                replay.before_fork()
-
         optimizers = OptimizerWatch(before, lambda _: stream.end_step())
         warm_up_dispatch()
-        stack.enter_context(before_forks(before_fork))
         stack.enter_context(intercepting(stream, optimizers, self._hook_modules))
 
     def _hook_modules(self) -> None:

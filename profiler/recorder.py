@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from time import perf_counter_ns
 from typing import Any
 
@@ -71,7 +72,9 @@ class Recorder:
 
     Holds weak references only, so recording does not change how long anything lives. Of step
     `plain_step`, if there is one, only the length is taken, `plain_ns`: its ops are not told of.
-    With `views_read`, making a view counts as reading, as it needs the storage to be there.
+    With `views_read`, making a view counts as reading, as it needs the storage to be there. Without
+    `leaves_gaps` each op begins when the one before ends: a device that waits for pages between
+    ops would not otherwise.
     """
 
     def __init__(
@@ -86,16 +89,19 @@ class Recorder:
         meter_step: int,
         plain_step: int = -1,
         views_read: bool = False,
+        leaves_gaps: bool = True,
         unseen_ns: int = 0,
     ) -> None:
         self.quiet: frozenset[int] = frozenset()
         self._unseen_ns = unseen_ns
         self._plain_step, self._views_read = plain_step, views_read
+        self._leaves_gaps = leaves_gaps
         self.plain_ns = 0
         self.facts: dict[int, Facts] = {}
         self.steps: deque[StepRecord] = deque(maxlen=keep)
         self.workspace: dict[int, int] = {}
         self._table, self._modules, self._optimizers = table, modules, optimizers
+        self._dead = table.deaths()
         self._clock, self._new_meter, self._meter_step = clock, new_meter, meter_step
         self._meter = new_meter() if meter_step == 0 else None
         self._ops: list[OpRow] = []
@@ -179,6 +185,8 @@ class Recorder:
         if self._clock.is_hosts:
             starts = [t - op.overhead_ns for t, op in zip(starts, self._ops, strict=True)]
             starts = without_gaps_of(self._unseen_ns, starts, durations)
+        if not self._leaves_gaps:
+            starts = [0, *accumulate(durations[:-1])]
         return StepRecord(
             number=step,
             ops=self._ops,
@@ -227,7 +235,8 @@ class Recorder:
                     self._facts(block).label(kind, name)
 
     def _bury(self) -> None:
-        for block, where in self._table.take_dead():
+        while self._dead:
+            block, where = self._dead.popleft()
             if block.id in self.facts:
                 self.facts[block.id].died = where
 

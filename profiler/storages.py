@@ -41,13 +41,13 @@ class StorageTable(Generic[B]):
 
     Keyed by the address of the `StorageImpl`, which is unique while it lives; a finaliser takes
     the key back before the address can be used again. Deaths can come from any thread and in
-    the middle of anything, so they are only queued here; `take_dead` hands them over.
+    the middle of anything, so they are only queued here, once for each reader of `deaths`.
     """
 
     def __init__(self, factory: Callable[[UntypedStorage, int], B]) -> None:
         self._factory = factory
         self._blocks: dict[int, B] = {}
-        self._dead: deque[tuple[B, tuple[int, int]]] = deque()
+        self._deaths: list[deque[tuple[B, tuple[int, int]]]] = []
         self._next_id = 0
         self.position: tuple[int, int] = (0, 0)
         """The step and op that are running, with which a death is stamped."""
@@ -61,15 +61,14 @@ class StorageTable(Generic[B]):
         """Return the block of a storage, or None if no op has touched it yet."""
         return self._blocks.get(storage._cdata)
 
-    @property
-    def has_dead(self) -> bool:
-        """Whether `take_dead` has any."""
-        return bool(self._dead)
+    def deaths(self) -> deque[tuple[B, tuple[int, int]]]:
+        """Return a queue of the blocks that die from now on, with the (step, op) they died in.
 
-    def take_dead(self) -> Iterator[tuple[B, tuple[int, int]]]:
-        """Yield the blocks that died since the last call, with the (step, op) they died in."""
-        while self._dead:
-            yield self._dead.popleft()
+        For one reader, who takes them from the left.
+        """
+        queue: deque[tuple[B, tuple[int, int]]] = deque()
+        self._deaths.append(queue)
+        return queue
 
     def __iter__(self) -> Iterator[B]:
         return iter(list(self._blocks.values()))
@@ -80,7 +79,8 @@ class StorageTable(Generic[B]):
 
         def died(_: object, table: StorageTable[B] = self, block: B = block) -> None:
             table._blocks.pop(block.key, None)
-            table._dead.append((block, table.position))
+            for queue in table._deaths:
+                queue.append((block, table.position))
 
         block.ref = weakref.ref(storage, died)
         self._blocks[block.key] = block

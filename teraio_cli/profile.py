@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from teraio.profiler.errors import NothingRecordedError
+from teraio.planner.units import parse_limit, parse_size
+from teraio.profiler.errors import NothingRecordedError, UsageError
+from teraio.profiler.launcher import number_in
+from teraio_cli.option_types import HostMemory
 from teraio_cli.outputs import STDIO, open_output, require_output, say
 from teraio_cli.scripts import (
     quiet_torch,
@@ -17,6 +23,7 @@ from teraio_cli.scripts import (
 )
 
 if TYPE_CHECKING:
+    from teraio.executor.demand import DemandPaging
     from teraio.profiler.trace import Trace
 
 
@@ -35,13 +42,28 @@ def profile(
     go_on: Annotated[
         bool, typer.Option("--all", help="Let the script go on once the steps are recorded.")
     ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Keep to so much device memory, by moving tensors away."),
+    ] = None,
+    ssd: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="DIR", help="Where to, with --memory; several folders are striped."),
+    ] = None,
+    host_memory: HostMemory = "0",
     force: Annotated[bool, typer.Option("--force", help="Replace an output that exists.")] = False,
 ) -> None:
     """Run a training script and record its steps into a trace.
 
     The script is stopped once the steps are recorded. A step is everything from one
-    `optimizer.step()` to the next.
+    `optimizer.step()` to the next. A model that needs more than the device has is recorded with
+    `--memory` and `--ssd`: slowly, and with the times of its ops as they are without moving.
     """
+    if memory is None and (ssd or host_memory != "0"):
+        msg = "`--ssd` and `--host-memory` are where tensors go, but no `--memory` is given"
+        raise UsageError(msg, hint="add `--memory`, as in `--memory 20GiB`")
+    limit = None if memory is None else parse_size(memory)
+    host_bytes = parse_limit(host_memory)
     what = script_of(script, is_module=is_module)
     what.require()
     require_output(output, force=force, inputs=script[:1])
@@ -50,8 +72,12 @@ def profile(
     from teraio.profiler.session import profile_script
     from teraio.profiler.trace import write_trace
 
-    with stdout_for(output) as stdout:
-        made = profile_script(what, steps=steps, warmup=warmup, go_on=go_on, ends_process=True)
+    with ExitStack() as stack:
+        stdout = stack.enter_context(stdout_for(output))
+        paging = None if limit is None else stack.enter_context(_paging(limit, ssd, host_bytes))
+        made = profile_script(
+            what, steps=steps, warmup=warmup, go_on=go_on, ends_process=True, paging=paging
+        )
         if made.trace is not None and stdout is not None:
             write_trace(made.trace, stdout)
     if made.trace is not None and stdout is None:
@@ -59,6 +85,8 @@ def profile(
             write_trace(made.trace, stream)
     if made.stopped_after:
         say(f"stopped the script after step {made.stopped_after}; `--all` lets it go on")
+    if paging is not None:
+        _say_what_moved(paging)
     _report(made.trace, output, steady=made.steady)
     if made.exit_code:
         say_how_it_ended(made.exit_code)
@@ -66,6 +94,32 @@ def profile(
     if made.trace is None:
         msg = "the script ended before one complete step: no `optimizer.step()` was seen"
         raise NothingRecordedError(msg, hint="does it train? `teraio profile` records steps only")
+
+
+def _paging(limit: int, ssd: list[Path] | None, host_bytes: int) -> DemandPaging:
+    from teraio.executor.demand import DemandPaging
+    from teraio.executor.residence import Limits
+    from teraio.executor.stores.opening import StoreOptions
+
+    rank = number_in(os.environ, "LOCAL_RANK", "RANK")
+    stores = StoreOptions(folders=ssd or [Path()], rank=rank)
+    paging = DemandPaging(Limits(limit), stores, host_bytes=host_bytes)
+    paging.restore = False  # the process is about to end
+    return paging
+
+
+def _say_what_moved(paging: DemandPaging) -> None:
+    from teraio.planner.units import format_bytes
+
+    counters = paging.counters
+    io = ", ".join(f"{tier} by {path}" for tier, path in paging.io_path.items())
+    out, back = sum(counters.offloaded.values()), sum(counters.prefetched.values())
+    say(f"moved        {format_bytes(out)} out, {format_bytes(back)} back meanwhile; storage: {io}")
+    if counters.over_budget_ops:
+        say(
+            f"warning: {counters.over_budget_ops} ops needed more than --memory; "
+            f"the most was {format_bytes(counters.peak_bytes)}"
+        )
 
 
 def _report(trace: Trace | None, output: str, *, steady: bool) -> None:

@@ -15,7 +15,7 @@ from teraio.executor.memory import memory_for
 from teraio.executor.page import Page
 from teraio.executor.pager import Pager
 from teraio.executor.replay import Replay
-from teraio.executor.schedule import schedule_of
+from teraio.executor.schedule import NO_SCHEDULE
 from teraio.executor.states import State
 from teraio.executor.stores.host import HostStore
 from teraio.planner.plan import (
@@ -122,10 +122,8 @@ def everything_away() -> Iterator[Away]:
         table = StorageTable(pager.new_page)
         pager.every_page = lambda: table
         stack.callback(lambda: pager.close(restore=True))
-        plan = plan_of()
         replay = Replay(
-            plan=plan,
-            schedule=schedule_of(plan),
+            schedule=NO_SCHEDULE,
             pager=pager,
             table=table,
             counters=counters,

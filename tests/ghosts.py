@@ -195,7 +195,6 @@ class Ghosts:
         self._table: StorageTable[Page] = StorageTable(pager.new_page)
         pager.every_page = lambda: self._table
         self._replay = Replay(
-            plan=plan,
             schedule=self._schedule,
             pager=pager,
             table=self._table,

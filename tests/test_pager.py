@@ -89,9 +89,10 @@ def test_a_write_begun_is_waited_for_and_its_copy_kept() -> None:
 
 
 def test_a_read_nobody_waits_for_any_more_is_cancelled(sent: Sent) -> None:
+    deaths = sent.table.deaths()
     assert sent.pager.prefetch(sent.page)
     del sent.storage
-    [(dead, _)] = sent.table.take_dead()
+    [(dead, _)] = deaths
     sent.pager.bury(dead)
     assert sent.engine.under_way[-1].error is not None
     assert sent.pager.accounted == sent.page.size, "its buffer is there until the read has ended"

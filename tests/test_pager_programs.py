@@ -45,6 +45,7 @@ class Programs(RuleBasedStateMachine):
         super().__init__()
         self.engine = ManualEngine()
         self.pager, self.table = make_pager(self.engine, BUDGET, 12 * SMALLEST_EVICTION)
+        self.deaths = self.table.deaths()
         self.alive: list[Held] = []
         self.op = 0
 
@@ -161,8 +162,8 @@ class Programs(RuleBasedStateMachine):
     # What is always true
 
     def bury(self) -> None:
-        for page, _ in self.table.take_dead():
-            self.pager.bury(page)
+        while self.deaths:
+            self.pager.bury(self.deaths.popleft()[0])
 
     def every_page(self) -> list[Page]:
         self.bury()

@@ -106,19 +106,21 @@ def test_a_death_is_stamped_with_the_op_that_runs() -> None:
     tensor = torch.zeros(8)
     block = table.block(tensor.untyped_storage())
     table.position = (3, 17)
-    assert list(table.take_dead()) == []
+    deaths, others = table.deaths(), table.deaths()
     view = tensor[2:]
     del tensor
-    assert list(table.take_dead()) == [], "a view keeps it alive"
+    assert not deaths, "a view keeps it alive"
     assert block.storage is not None
     del view
     assert block.storage is None
-    assert list(table.take_dead()) == [(block, (3, 17))]
-    assert list(table.take_dead()) == []
+    assert list(deaths) == list(others) == [(block, (3, 17))]
+    deaths.clear()
+    assert others, "each reader has a queue of its own"
 
 
 def test_autograd_keeps_what_it_saved_and_lets_it_go() -> None:
     stream, watcher = watch()
+    deaths = stream.table.deaths()
     with stream:
         weight = torch.ones(8, requires_grad=True)
         hidden = weight * 2
@@ -128,7 +130,7 @@ def test_autograd_keeps_what_it_saved_and_lets_it_go() -> None:
         assert block.storage is not None, "saved for backward"
         loss.backward()
         assert block.storage is None
-    [(_, where)] = [(b, w) for b, w in stream.table.take_dead() if b is block]
+    [(_, where)] = [(b, w) for b, w in deaths if b is block]
     died_in = next(seen for seen in watcher.seen if (seen.step, seen.index) == where)
     last_use = max(seen.index for seen in watcher.seen if block.id in seen.blocks)
     assert died_in.index >= last_use
@@ -171,6 +173,7 @@ def test_a_storage_nobody_met_is_not_made_known_by_asking() -> None:
 
 def test_deaths_in_other_threads_are_queued() -> None:
     table = fresh()
+    deaths = table.deaths()
     tensors = [torch.zeros(8) for _ in range(400)]
     for tensor in tensors:
         table.block(tensor.untyped_storage())
@@ -182,7 +185,7 @@ def test_deaths_in_other_threads_are_queued() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(list(table.take_dead())) == 400
+    assert len(deaths) == 400
     assert not list(table)
 
 

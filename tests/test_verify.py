@@ -19,7 +19,7 @@ import teraio.executor.stores.opening
 from teraio.executor.device import open_device
 from teraio.executor.memory import address_of
 from teraio.executor.reference import main, record_digests, reference_digests
-from teraio.executor.stores.opening import StoreOptions, open_stores
+from teraio.executor.stores.opening import StoreOptions, open_stores, room_for
 from teraio.executor.stores.posix import PosixStore
 from teraio.executor.verify import Digests, gradient_digest
 from teraio.planner.plan import Offload, Plan
@@ -251,7 +251,7 @@ def test_verification_covers_host_memory_too(
     )
     with ExitStack() as stack:
         options = StoreOptions([tmp_path], checksums=checksums)
-        store = open_stores(with_host, options, open_device(), stack)["host"]
+        store = open_stores(room_for(with_host), options, open_device(), stack)["host"]
         extent = store.allocate(512)
         (piece,) = store.pieces(extent)
         store.write_piece(extent, piece, ctypes.addressof(content))

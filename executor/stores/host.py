@@ -50,7 +50,7 @@ class HostStore(PiecedStore):
         self._limit = max(capacity, limit_bytes - limit_bytes % GRANULE)
         _require_memory(capacity)
         sizes = [min(SLAB_BYTES, capacity - at) for at in range(0, capacity, SLAB_BYTES)]
-        space = Space(sizes or [0], granule=GRANULE, piece_bytes=piece_bytes)
+        space = Space(sizes, granule=GRANULE, piece_bytes=piece_bytes)
         super().__init__(space, checksums=checksums, reach=reach)
         self._slabs: list[mmap.mmap] = []
         self._addresses: list[int] = []

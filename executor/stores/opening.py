@@ -42,16 +42,31 @@ class StoreOptions:
     emulated: EmulatedDrive | None = None
 
 
-def open_stores(
-    plan: Plan, options: StoreOptions, device: Device, stack: ExitStack
-) -> dict[str, Store]:
-    """Open the stores a plan may use; they close with `stack`.
+@dataclass(frozen=True)
+class Room:
+    """Bytes taken in each tier at once; in host memory no more than its limit later."""
 
-    Raises StorageError with the needed and the free bytes if a tier cannot hold the plan, and
+    ssd_bytes: int = 0
+    host_bytes: int = 0
+    host_limit_bytes: int = 0
+
+
+def room_for(plan: Plan) -> Room:
+    """Return the room a plan needs if every tensor it moves is away at once."""
+    limit = plan.budget.host_bytes
+    return Room(tier_bytes(plan, SSD), min(limit, tier_bytes(plan, HOST)), limit)
+
+
+def open_stores(
+    room: Room, options: StoreOptions, device: Device, stack: ExitStack
+) -> dict[str, Store]:
+    """Open the stores; they close with `stack`. What no plan moves goes to the first.
+
+    Raises StorageError with the needed and the free bytes if a tier has too little room, and
     where `options.io` is not to be had.
     """
     stores: dict[str, Store] = {}
-    nbytes = tier_bytes(plan, SSD)
+    nbytes = room.ssd_bytes
     piece_bytes = LARGE_PIECE_BYTES if device.runs_ahead else PIECE_BYTES
     if options.emulated is not None:
         stores[SSD] = EmulatedStore(
@@ -66,17 +81,16 @@ def open_stores(
         on_gpu = device.torch_device.type == "cuda"
         stores[SSD] = open_ssd(nbytes, options, device.reach, on_gpu=on_gpu)
         stack.callback(stores[SSD].close)
-    on_host = min(plan.budget.host_bytes, tier_bytes(plan, HOST))
-    if on_host:
+    if room.host_limit_bytes and (room.host_bytes or not nbytes):
         stores[HOST] = HostStore(
-            on_host,
-            limit_bytes=plan.budget.host_bytes,
+            room.host_bytes,
+            limit_bytes=room.host_limit_bytes,
             piece_bytes=piece_bytes,
             checksums=options.checksums,
             reach=device.reach,
         )
         stack.callback(stores[HOST].close)
-    # What the plan does not move goes to the first: host memory is there for the plan.
+    # Host memory is faster, but with a plan for the drive it is there for its plan alone.
     return stores if nbytes else dict(reversed(stores.items()))
 
 
