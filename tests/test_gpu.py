@@ -20,7 +20,9 @@ from teraio.executor.stores.emulated import EmulatedDrive, EmulatedStore
 from teraio.executor.stores.host import HostStore
 from teraio.executor.stores.posix import PosixStore
 from teraio.executor.transfer import TransferLabel
+from teraio.planner.step import load_step, peak
 from teraio.profiler.errors import StorageError
+from teraio.profiler.trace import read_trace
 
 pytestmark = [
     pytest.mark.gpu,
@@ -188,24 +190,57 @@ def test_gds_that_is_not_there_is_refused(prepared: Path) -> None:
     assert "GPUDirect Storage is not to be had" in said or "KvikIO" in said
 
 
+def limited(folder: Path) -> Path:
+    """Write a script that holds the allocator to so many bytes, and then trains."""
+    script = folder / "limited.py"
+    script.write_text(
+        "import runpy, sys, torch\n"
+        "limit = int(sys.argv.pop(1))\n"
+        "total = torch.cuda.get_device_properties(0).total_memory\n"
+        "torch.cuda.set_per_process_memory_fraction(limit / total)\n"
+        f"sys.argv[0] = {str(SCRIPT)!r}\n"
+        f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
+    )
+    return script
+
+
+def last_step(path: Path) -> list[tuple[Any, ...]]:
+    """Return what each access of a trace's last step is of, storages by when they are met."""
+    with path.open("rb") as stream:
+        trace = read_trace(stream)
+    met: dict[int | None, int] = {}
+    keys = ("op", "op_name", "phase", "module", "access", "nbytes", "kind", "name", "birth_op",
+            "free_op")  # fmt: skip
+    return [
+        (*(row[key] for key in keys), met.setdefault(row["tensor"], len(met)))
+        for row in trace.table.to_pylist()
+        if row["step"] == trace.last_step
+    ]
+
+
+def test_a_model_that_does_not_fit_is_profiled_as_if_it_did(prepared: Path) -> None:
+    usual = last_step(prepared / "trace.parquet")
+    with (prepared / "trace.parquet").open("rb") as stream:
+        needed = peak(load_step(read_trace(stream)))
+    said = teraio(
+        "profile", "-o", "paged.parquet", "--memory", f"{needed * 6 // 10}B", "--host-memory",
+        "4GiB", "--ssd", ".", limited(prepared), str(needed * 85 // 100), "unused.json", "9",
+        folder=prepared,
+    )  # fmt: skip
+    print(said)
+    assert "moved" in said
+    assert last_step(prepared / "paged.parquet") == usual
+
+
 def test_out_of_memory_in_spite_of_the_plan(prepared: Path) -> None:
     """Much less than the plan counts on: what does not fit is evicted, and the run goes on."""
     teraio(
         "plan", "trace.parquet", "-o", "oom-plan.json", "--memory", "95%",
         "--host-memory", "8GiB", "--tiers", "host", folder=prepared,
     )  # fmt: skip
-    limit = prepared / "limited.py"
-    limit.write_text(
-        "import runpy, sys, torch\n"
-        "peak = int(sys.argv.pop(1))\n"
-        "total = torch.cuda.get_device_properties(0).total_memory\n"
-        "torch.cuda.set_per_process_memory_fraction(peak / total)\n"
-        f"sys.argv[0] = {str(SCRIPT)!r}\n"
-        f"runpy.run_path({str(SCRIPT)!r}, run_name='__main__')\n"
-    )
     budget = json.loads((prepared / "oom-plan.json").read_text())["budget"]["memory_bytes"]
     said = teraio(
-        "run", "oom-plan.json", "--report", "oom.json", limit, str(budget * 3 // 4),
+        "run", "oom-plan.json", "--report", "oom.json", limited(prepared), str(budget * 3 // 4),
         "oom-out.json", str(STEPS), folder=prepared,
     )  # fmt: skip
     report = json.loads((prepared / "oom.json").read_text())
