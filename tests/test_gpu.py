@@ -209,7 +209,7 @@ def last_step(path: Path) -> list[tuple[Any, ...]]:
     with path.open("rb") as stream:
         trace = read_trace(stream)
     met: dict[int | None, int] = {}
-    keys = ("op", "op_name", "phase", "module", "access", "nbytes", "kind", "name", "birth_op",
+    keys = ("op", "op_name", "phase", "module", "access", "nbytes", "kind", "name", "alloc_op",
             "free_op")  # fmt: skip
     return [
         (*(row[key] for key in keys), met.setdefault(row["tensor"], len(met)))

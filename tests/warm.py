@@ -23,7 +23,11 @@ QUIET = {"TORCH_CPP_LOG_LEVEL": "ERROR"}
 
 
 class Warm:
-    """A program that runs in a process of its own; like `subprocess.Popen`, in short."""
+    """A program that runs in a process of its own; like `subprocess.Popen`, in short.
+
+    A brief one's process is left when the program and its exit handlers have run, without taking
+    Python apart, which takes as long as a short program.
+    """
 
     def __init__(
         self,
@@ -32,12 +36,18 @@ class Warm:
         stdin: bytes = b"",
         env: dict[str, str] = ENVIRONMENT,
         imported: tuple[str, ...] = (),
+        brief: bool = False,
     ) -> None:
         self.args = list(map(str, words))
         self._out, self._err = TemporaryFile(), TemporaryFile()  # noqa: SIM115
         reader, writer = os.pipe()
         self._told: IO[str] = os.fdopen(reader)
-        asked = {"words": self.args, "folder": str(cwd or Path.cwd()), "environment": dict(env)}
+        asked = {
+            "words": self.args,
+            "folder": str(cwd or Path.cwd()),
+            "environment": dict(env),
+            "brief": brief,
+        }
         with TemporaryFile() as source, os.fdopen(writer, "wb") as ends:
             source.write(stdin)
             source.seek(0)
