@@ -12,6 +12,7 @@ import typer
 
 from teraio.planner.units import parse_rate, parse_time
 from teraio.profiler.errors import DivergedError, UsageError
+from teraio.profiler.launcher import number_in
 from teraio_cli.option_types import IoPath, require_io
 from teraio_cli.outputs import input_label, open_input, open_output, require_output, say, text_of
 from teraio_cli.scripts import quiet_torch, require_torch, say_how_it_ended, script_of
@@ -98,7 +99,7 @@ def run(
     stores = StoreOptions(
         folders=ssd or [Path()],
         io=io,
-        rank=int(os.environ.get("LOCAL_RANK", "0")),
+        rank=number_in(os.environ, "LOCAL_RANK", "RANK"),
         checksums=checksums or verify > 0,
         emulated=emulated,
     )
