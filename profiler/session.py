@@ -7,6 +7,7 @@ import platform
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
 import torch
 
@@ -16,7 +17,7 @@ from teraio.profiler.export import to_trace
 from teraio.profiler.interception import intercepting
 from teraio.profiler.launcher import number_in
 from teraio.profiler.modules import ModuleWatch
-from teraio.profiler.opstream import OpStream
+from teraio.profiler.opstream import Listener, OpStream
 from teraio.profiler.optimizers import OptimizerWatch
 from teraio.profiler.recorder import Recorder
 from teraio.profiler.script import Script, StopScript, run_script
@@ -40,24 +41,43 @@ class Profile:
     stopped_after: int = 0
 
 
+class Paging(Protocol):
+    """Keeps what a script has on the device within a budget while it is recorded."""
+
+    @property
+    def table(self) -> StorageTable[Any]:
+        """The script's storages."""
+
+    def follow(self, stream: OpStream[Any]) -> Listener[Any]:
+        """Return the listener that does so on an op stream over `table`."""
+
+
 def profile_script(
-    script: Script, *, steps: int, warmup: int, go_on: bool, ends_process: bool = False
+    script: Script,
+    *,
+    steps: int,
+    warmup: int,
+    go_on: bool,
+    ends_process: bool = False,
+    paging: Paging | None = None,
 ) -> Profile:
     """Run a script and record `steps` steps after `warmup` others.
 
-    On an accelerator three more pass before them, of which the second is timed. The script is
-    stopped once they are recorded, unless `go_on`. Raises InputMissingError if there is no such
-    script; the script's own errors become its exit code.
+    On an accelerator three more pass before them, of which the second is timed; not with `paging`,
+    where a step without it would not fit. The script is stopped once they are recorded, unless
+    `go_on`. Raises InputMissingError if there is no such script; the script's own errors become
+    its exit code.
     """
     warm_up_dispatch()
-    table: StorageTable[Block] = StorageTable(Block)
+    table: StorageTable[Any] = StorageTable(Block) if paging is None else paging.table
     device = tracked_device()
     clock = clock_for(device)
     meter_step = min(max(warmup - 1, 1), warmup + steps - 1)
     # The device may be slower while each op is recorded: its own pace is that of a step before
     # which another passes, in which the host gains the lead that it has in a long run.
-    lead_step = -1 if clock.is_hosts else max(warmup, meter_step + 1)
-    plain_step = -1 if clock.is_hosts else lead_step + 1
+    timed = not clock.is_hosts and paging is None
+    lead_step = max(warmup, meter_step + 1) if timed else -1
+    plain_step = lead_step + 1 if timed else -1
     # What was made in that step is met in the next one, so that it is not taken for new later.
     last = (warmup if plain_step < 0 else plain_step + 2) + steps
     modules = ModuleWatch()
@@ -73,7 +93,7 @@ def profile_script(
         stream.paused = lead_step <= stream.step <= plain_step
         if stream.step == last:
             finished = True
-            stream.listeners = ()
+            stream.listeners = pagers
             if not go_on:
                 raise StopScript
 
@@ -93,8 +113,11 @@ def profile_script(
         meter_step=meter_step,
         plain_step=plain_step,
         views_read=not can_swap(device),
+        leaves_gaps=paging is None or clock.is_hosts,
     )
-    stream = OpStream(table, [recorder])
+    stream: OpStream[Any] = OpStream(table, [])
+    pagers = () if paging is None else (paging.follow(stream),)
+    stream.listeners = (*pagers, recorder)
     with modules.installed(), intercepting(stream, optimizers), closing(recorder):
         exit_code = run_script(script, ends_process=ends_process)
     trace = to_trace(recorder, **_machine(script, device)) if recorder.steps else None
