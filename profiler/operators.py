@@ -39,6 +39,8 @@ _DRAWN_FROM: Final = frozenset({"low", "high"})
 
 _RESIZERS: Final = ("resize", "_resize", "set_")
 
+_COLLECTIVES: Final = ("c10d::", "_c10d_functional::")
+
 _TRUSTED: Final = ("aten::", "prims::")
 """Namespaces whose schemas say truthfully what is written; others are taken to write it all."""
 
@@ -66,6 +68,7 @@ class Operator:
     resizes: bool = False
     is_marker: bool = False
     repeatable: bool = False
+    goes_on: bool = False
 
 
 def describe(func: Any) -> Operator:
@@ -87,6 +90,7 @@ def describe(func: Any) -> Operator:
         resizes=not trusted or short.startswith(_RESIZERS) or _has_out(schema),
         is_marker=schema.name.startswith("profiler::"),
         repeatable=trusted and not written and torch.Tag.nondeterministic_seeded not in func.tags,
+        goes_on=schema.name.startswith(_COLLECTIVES),
     )
 
 

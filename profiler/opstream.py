@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from time import perf_counter_ns
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
@@ -246,7 +247,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
                 return False
         if self._before[index].func is not func or not isinstance(tensor, torch.Tensor):
             return False
-        if not self._is_here(tensor):
+        if not self._is_here(tensor) or tensor.layout is not torch.strided:
             return False
         return not self.sizeless or tensor.untyped_storage()._cdata not in self.sizeless
 
@@ -262,6 +263,8 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         if self.index % 1024 == 0:
             self.interruptions.collect_if_overdue()
         self.table.position = (op.step, op.index)
+        if operator.goes_on:
+            self._hold_arguments(op)
         for listener in self.listeners:
             listener.before_op(op)
         out = None
@@ -274,6 +277,12 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
             for listener in self.listeners:
                 listener.after_op(op)
         return out
+
+    def _hold_arguments(self, op: Op[B]) -> None:
+        """Have an op's arguments stay where they are from now on."""
+        for block in op.blocks:
+            for listener in self.listeners:
+                listener.touch(block, Hold.LIFE)
 
     def _call(self, op: Op[B]) -> Any:
         """Call the operator, again if it found no memory and `make_room` says that may help."""
@@ -342,7 +351,12 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
         return found
 
     def _add_parts(self, op: Op[B], tensor: torch.Tensor, how: int) -> None:
-        """Add the storages of a tensor that has several, or none."""
+        """Add the storages of a tensor that has several, or none.
+
+        What only makes a view of a dense tensor copies parts of such a one.
+        """
+        if op.operator.is_view:
+            op.operator = replace(op.operator, is_view=False)
         for part in strided_parts(tensor):
             if part.layout is torch.strided:
                 op.add(self.table.block(part.untyped_storage()), how)

@@ -81,6 +81,7 @@ def touch_points(stream: Touchable) -> Iterator[None]:
                     stack.enter_context(_announced(owner, name, stream, hold))
         stack.enter_context(_identities_for_save())
         stack.enter_context(_loaded_noted())
+        stack.enter_context(_buckets_held(stream))
         yield
 
 
@@ -166,3 +167,28 @@ def _loaded_noted() -> Iterator[None]:
         yield
     finally:
         owner.get_storage_from_record = original
+
+
+@contextmanager
+def _buckets_held(stream: Touchable) -> Iterator[None]:
+    """Have a bucket of gradients stay that a communication hook of DDP gets hold of.
+
+    What the hook does once the communication is over runs in a thread that Python did not start.
+    """
+    owner: Any = getattr(getattr(torch._C, "_distributed_c10d", None), "GradBucket", None)
+    if owner is None:
+        yield
+        return
+    original: Callable[..., torch.Tensor] = owner.buffer
+
+    @functools.wraps(original)
+    def buffer(bucket: Any) -> torch.Tensor:
+        tensor = original(bucket)
+        stream.touch_tensor(tensor, Hold.LIFE)
+        return tensor
+
+    owner.buffer = buffer
+    try:
+        yield
+    finally:
+        owner.buffer = original

@@ -6,6 +6,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -116,6 +117,29 @@ def test_sparse_tensors_are_seen_as_their_parts() -> None:
     assert ops_of(lambda: csr @ torch.ones(3, 1))[-1].nbytes[:3] == [32, 48, 12]
 
 
+def test_a_view_of_a_dense_tensor_copies_parts_of_a_sparse_one() -> None:
+    coo = torch.eye(3).to_sparse()
+    [dense, sparse] = ops_of(lambda: (torch.eye(3).t(), coo.t()))[-2:]
+    assert (dense.name, dense.is_view) == ("aten.t.default", True)
+    assert (sparse.name, sparse.is_view) == ("aten.t.default", False)
+    assert sparse.access == [1, 1, 2, 2]
+    with everything_away():
+        found = [(coo * 1).t().to_dense() for _ in range(2)]
+    assert all(torch.equal(one, torch.eye(3)) for one in found)
+
+
+def test_a_sparse_tensor_is_told_of_at_a_quiet_position() -> None:
+    stream, watcher = watch()
+    stream.remembers = True
+    coo = torch.eye(3).to_sparse()
+    with stream:
+        for _ in range(2):
+            coo.t()
+            stream.end_step()
+            watcher.quiet = frozenset({0})
+    assert watcher.names == ["aten.t.default"] * 2
+
+
 def test_sparse_gradients_train_the_same() -> None:
     def train() -> torch.Tensor:
         torch.manual_seed(0)
@@ -146,6 +170,24 @@ class Meddler(Watcher):
     def touch(self, block: Block, hold: Hold) -> None:
         torch.zeros(1) + 1
         super().touch(block, hold)
+
+
+def test_what_a_collective_is_given_stays() -> None:
+    import torch.distributed as dist
+
+    stream, watcher = watch()
+    with TemporaryDirectory() as folder:
+        store = dist.FileStore(f"{folder}/store", 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            with stream:
+                tensor = torch.ones(5)
+                work = dist.all_reduce(tensor, async_op=True)
+                work.wait()
+        finally:
+            dist.destroy_process_group()
+    assert watcher.begun == ["aten.ones.default", "c10d.allreduce_.default"]
+    assert watcher.touched == [(0, Hold.LIFE)]
 
 
 def test_ops_of_listeners_are_not_seen() -> None:

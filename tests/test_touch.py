@@ -266,7 +266,8 @@ class Told:
 
 def _methods() -> dict[str, Any]:
     files = torch._C.PyTorchFileReader, torch._C.PyTorchFileWriter
-    owners = (torch.Tensor, torch.UntypedStorage, *files, torch.utils.dlpack)
+    bucket = torch._C._distributed_c10d.GradBucket
+    owners = (torch.Tensor, torch.UntypedStorage, *files, bucket, torch.utils.dlpack)
     return {
         f"{owner.__name__}.{name}": vars(owner)[name] for owner in owners for name in vars(owner)
     }
@@ -325,3 +326,29 @@ def test_what_is_loaded_may_be_moved_and_what_is_mapped_may_not(away: Away, tmp_
     assert (loaded + 1).tolist() == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert away.is_away(loaded)
     assert loaded.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_a_bucket_that_a_communication_hook_asks_for_stays(tmp_path: Path) -> None:
+    import torch.distributed as dist
+
+    told = Told()
+    buckets: list[torch.Tensor] = []
+
+    def hook(_: object, bucket: Any) -> Any:
+        buckets.append(bucket.buffer())
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(buckets[-1])
+        return future
+
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+        model.register_comm_hook(None, hook)
+        loss = model(torch.ones(2, 3)).sum()
+        with touch_points(told):
+            loss.backward()
+    finally:
+        dist.destroy_process_group()
+    assert told.touches == [Hold.LIFE]
+    assert buckets[0].numel() == 4
