@@ -334,7 +334,7 @@ def test_a_bucket_that_a_communication_hook_asks_for_stays(tmp_path: Path) -> No
     told = Told()
     buckets: list[torch.Tensor] = []
 
-    def hook(_: object, bucket: Any) -> Any:
+    def hook(_, bucket):
         buckets.append(bucket.buffer())
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         future.set_result(buckets[-1])
