@@ -205,7 +205,10 @@ def limited(folder: Path) -> Path:
 
 
 def last_step(path: Path) -> list[tuple[Any, ...]]:
-    """Return what each access of a trace's last step is of, storages by when they are met."""
+    """Return what each access of a trace's last step is of, storages by when they are met.
+
+    Without those that it only finds there: the script keeps one more with each step.
+    """
     with path.open("rb") as stream:
         trace = read_trace(stream)
     met: dict[int | None, int] = {}
@@ -214,7 +217,7 @@ def last_step(path: Path) -> list[tuple[Any, ...]]:
     return [
         (*(row[key] for key in keys), met.setdefault(row["tensor"], len(met)))
         for row in trace.table.to_pylist()
-        if row["step"] == trace.last_step
+        if row["step"] == trace.last_step and row["access"] != "none"
     ]
 
 
