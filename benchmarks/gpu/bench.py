@@ -170,6 +170,7 @@ def main() -> None:
         "date": time.strftime("%Y-%m-%d"),
         "model": options.model,
         "options": {k: str(v) for k, v in vars(options).items()},
+        "hardware": None,
         "rows": bench.rows,
     }
 
@@ -180,7 +181,8 @@ def main() -> None:
         return bench.teraio(trace, "profile", "-o", trace, "--force", *bench.script(9, *words))
 
     save()
-    bench.teraio("bench", "bench", ".", "-o", "hardware.json", "--force")
+    if bench.teraio("bench", "bench", ".", "-o", "hardware.json", "--force"):
+        result["hardware"] = json.loads((folder / "hardware.json").read_text())
     profile("trace.parquet", [])
     for store in options.stores:
         for share in options.shares:
@@ -195,9 +197,6 @@ def main() -> None:
         for share in options.shares:
             planned(bench, ideal, options.stores[0], share, ["--checkpointing"])
             save()
-    hardware = folder / "hardware.json"
-    result["hardware"] = json.loads(hardware.read_text()) if hardware.exists() else None
-    save()
 
 
 if __name__ == "__main__":
