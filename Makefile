@@ -19,7 +19,7 @@ TWO := -n 2 --dist worksteal
 COVER := --cov --cov-report= --cov-fail-under=0
 PACKAGES := profiler planner executor teraio_cli
 # The planner's tests, the trace's and the command line's: what must work where there is no torch.
-CORE_TESTS := $(filter-out tests/test_cli_run.py tests/test_cli_profile_run.py, $(wildcard \
+CORE_TESTS := $(filter-out tests/test_cli_run.py tests/test_cli_profile%, $(wildcard \
 	$(patsubst %.py,tests/test_%.py,$(notdir $(wildcard \
 		planner/*.py planner/policies/*.py profiler/importers/*.py))) \
 	tests/test_trace.py tests/test_sample_traces.py tests/test_policies.py tests/test_*_policy.py \

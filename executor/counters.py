@@ -7,6 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter_ns
 
+from teraio.executor.speeds import Speeds
+from teraio.executor.transfer import Transfer
+from teraio.planner.feedback import TO_GPU, TO_TIER
+
 
 @dataclass
 class Counters:
@@ -27,8 +31,19 @@ class Counters:
     executed_actions: int = 0
     unplanned_fetches: int = 0
     unplanned_evictions: int = 0
+    speeds: Speeds = field(default_factory=Speeds)
     divergences: list[str] = field(default_factory=list)
     failed_writes: list[str] = field(default_factory=list)
+
+    def went_out(self, tier: str, transfer: Transfer) -> None:
+        """Count what was written to a tier."""
+        add(self.offloaded, tier, transfer.nbytes)
+        self.speeds.note(tier, TO_TIER, transfer)
+
+    def came_back(self, tier: str, transfer: Transfer) -> None:
+        """Count what was read from a tier."""
+        add(self.prefetched, tier, transfer.nbytes)
+        self.speeds.note(tier, TO_GPU, transfer)
 
     @contextmanager
     def stalled(self, cause: str) -> Iterator[None]:

@@ -146,6 +146,9 @@ class StreamTransfer:
         """When it ended, by the host's clock; for a mover that is `timed`."""
         return self._mover.host_ns(self._event)
 
+    def span(self) -> None:
+        """Return None: the host does not ask the device when."""
+
     def wait(self) -> None:
         """Let the current stream go on only after it."""
         torch.cuda.current_stream().wait_event(self._event)

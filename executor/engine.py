@@ -71,6 +71,10 @@ class QueuedTransfer:
         """Whether it is over, well or not; from then on the memory is left alone."""
         return self._over.is_set()
 
+    def span(self) -> tuple[int, int] | None:
+        """Return when its first piece was begun and its last one done."""
+        return (self.started_ns, self.ended_ns) if self.done and self.started_ns else None
+
     def wait(self) -> None:
         """Block until it is over; raises the StorageError if it failed or was cancelled.
 

@@ -337,7 +337,7 @@ class Pager:
         page.due = False
         if storage is not None:
             self.memory.attach(storage, buffer)
-        add(self.counters.prefetched, page.store.tier if page.store else "", page.nbytes)
+        self.counters.came_back(page.store.tier if page.store else "", transfer)
         if page.store is not None and page.store.tier == HOST and not page.keeps_host_copy:
             self._give_back(page)
 
@@ -373,7 +373,7 @@ class Pager:
                 if page.state is State.RESIDENT or keep:
                     page.held = None
         page.dirty = False
-        add(self.counters.offloaded, page.store.tier if page.store else "", page.nbytes)
+        self.counters.went_out(page.store.tier if page.store else "", transfer)
         page.move_to(State.RESIDENT if keep else State.ABSENT)
         if not keep:
             self._release(page)

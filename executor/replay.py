@@ -138,6 +138,7 @@ class Replay:
             message = f"step {step}: {self._difference}"
             self._counters.divergences.append(message)
             self._on_divergence(message)
+        self._counters.speeds.end_step(counts=self._following and step > 1)
         self._difference = ""
         self._counters.step_ns.append(now - self._step_began)
         self._counters.peak_by_step.append(self._step_peak)

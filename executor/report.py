@@ -33,6 +33,7 @@ def build_report(
         "prefetched_bytes": counters.prefetched,
         "dropped_bytes": counters.dropped,
         "io_path": io_path,
+        "rates": counters.speeds.rates(),
         "memory": memory,
         "peak_bytes": counters.peak_bytes,
         "peak_by_step": counters.peak_by_step,

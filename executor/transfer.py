@@ -35,6 +35,14 @@ class Moment(Protocol):
 class Transfer(Protocol):
     """One tensor on its way."""
 
+    nbytes: int
+
+    def span(self) -> tuple[int, int] | None:
+        """Return when its bytes began and ended to move, by the host's clock in ns.
+
+        None where that is not known.
+        """
+
     @property
     def done(self) -> bool:
         """Whether it is over, well or not, for the host or for all work launched from now on."""

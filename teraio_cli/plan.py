@@ -62,6 +62,10 @@ def plan(
     host_memory: HostMemory = "0",
     tiers: Tiers = None,
     hardware: HardwareFile = None,
+    feedback: Annotated[
+        str | None,
+        typer.Option(metavar="REPORT", help="Take the rates that a run measured."),
+    ] = None,
     ssd_read: SsdRead = None,
     ssd_write: SsdWrite = None,
     host_link: HostLink = None,
@@ -101,8 +105,9 @@ def plan(
 
     output = _output(output, prints=as_json or explain is not None, explains=explain is not None)
     channels = hardware_of(
-        hardware, ssd_read=ssd_read, ssd_write=ssd_write, host_link=host_link, ssds=ssds, tbw=tbw
-    )
+        hardware, feedback=feedback, ssd_read=ssd_read, ssd_write=ssd_write,
+        host_link=host_link, ssds=ssds, tbw=tbw,
+    )  # fmt: skip
     host_bytes = parse_limit(host_memory)
     controls = controls_of(
         tiers=tiers, host_bytes=host_bytes, keep=keep or (), never_ssd=never_ssd or (),
@@ -115,7 +120,7 @@ def plan(
     warn_of_controls(step, controls, host_bytes)
     tensor = None if explain is None else find_tensor(step, explain)
     if output is not None:
-        require_output(output, force=force, inputs=(trace, hardware))
+        require_output(output, force=force, inputs=(trace, hardware, feedback))
     made = make_plan(
         recorded,
         sha256=sha256,

@@ -22,6 +22,7 @@ _TIERS: Final = {SSD: (SSD,), HOST: (HOST,), "ssd,host": (SSD, HOST), "host,ssd"
 def hardware_of(
     file: str | None,
     *,
+    feedback: str | None = None,
     ssd_read: str | None = None,
     ssd_write: str | None = None,
     host_link: str | None = None,
@@ -32,17 +33,22 @@ def hardware_of(
     """Return the hardware that the options describe.
 
     It is that of the file, or `base` if there is none (by default what is assumed), with the
-    rates that are given, times `ssds` drives. Raises what `read_hardware`, `with_rates`,
-    `with_drives` and the parsers raise.
+    rates that the run of the report `feedback` measured, then those that are given, times `ssds`
+    drives. Raises what `read_hardware`, `read_rates`, `with_rates`, `with_drives` and the parsers
+    raise.
     """
+    from teraio.planner.feedback import read_rates, with_measured
     from teraio.planner.hardware import ASSUMED, read_hardware, with_drives, with_rates, with_tbw
     from teraio.planner.units import parse_rate, parse_written
 
     def rate(text: str | None) -> int | None:
         return None if text is None else parse_rate(text)
 
+    first = read_hardware(Path(file)) if file else base or ASSUMED
+    if feedback is not None:
+        first = with_measured(first, read_rates(Path(feedback)), feedback)
     one = with_rates(
-        read_hardware(Path(file)) if file else base or ASSUMED,
+        first,
         ssd_read=rate(ssd_read),
         ssd_write=rate(ssd_write),
         host_link=rate(host_link),

@@ -15,6 +15,7 @@ from teraio.profiler.errors import DivergedError, UsageError
 from teraio.profiler.launcher import number_in
 from teraio_cli.option_types import IoPath, require_io
 from teraio_cli.outputs import input_label, open_input, open_output, require_output, say, text_of
+from teraio_cli.run_summary import summarise
 from teraio_cli.scripts import quiet_torch, require_torch, say_how_it_ended, script_of
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def run(
         expected=reference_digests(what, verify) if verify else (),
     )
     exit_code, done = _carry_out(planned, options, what, report, force=force)
-    _summarise(done)
+    summarise(done, planned)
     if exit_code:
         say_how_it_ended(exit_code)
         raise typer.Exit(exit_code)
@@ -190,37 +191,3 @@ def _carry_out(
                 with open_output(report, force=force) as stream:
                     stream.write(json.dumps(done, indent=2).encode() + b"\n")
     return exit_code, done
-
-
-def _summarise(done: dict[str, Any]) -> None:
-    from teraio.planner.units import format_bytes, format_ns
-
-    steps = done["step_ns"][1:] or done["step_ns"]
-    if not steps:
-        say("the script ended before its first step was complete")
-        return
-    typical = sorted(steps)[len(steps) // 2]
-    io = ", ".join(f"{tier} by {path}" for tier, path in done["io_path"].items()) or "none"
-    moved = sum(done["offloaded_bytes"].values()), sum(done["prefetched_bytes"].values())
-    say(f"steps        {done['steps']}, {format_ns(typical)} each (median)")
-    say(f"predicted    {format_ns(done['predicted_step_ns'])}, ideal {format_ns(done['ideal_ns'])}")
-    say(
-        f"peak         {format_bytes(done['peak_bytes'])} of a budget of "
-        f"{format_bytes(done['budget_bytes'])}"
-    )
-    say(f"moved        {format_bytes(moved[0])} out, {format_bytes(moved[1])} back; storage: {io}")
-    if done["allocator"] is not None:
-        say(f"reserved     {format_bytes(done['allocator']['reserved_bytes'])} by torch at most")
-    if done["verified_steps"]:
-        say(f"verified     {done['verified_steps']} steps, gradients equal to the bit")
-    if done["out_of_memory"]:
-        say(
-            f"warning: the device was out of memory {done['out_of_memory']} times; more was evicted"
-        )
-    if done["over_budget_ops"]:
-        say(f"warning: the budget was exceeded at {done['over_budget_ops']} ops")
-    if done["failed_writes"]:
-        failed = done["failed_writes"]
-        say(f"warning: {len(failed)} writes failed, and other tensors moved less; {failed[0]}")
-    if done["divergences"]:
-        say(f"warning: {len(done['divergences'])} steps differ from the plan")

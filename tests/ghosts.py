@@ -69,7 +69,12 @@ class GhostTransfer:
     """Over at a time; waiting for it takes the device there."""
 
     clock: Clock
+    begins_ns: int
     ends_ns: int
+    nbytes: int
+
+    def span(self) -> tuple[int, int]:
+        return self.begins_ns, self.ends_ns
 
     @property
     def done(self) -> bool:
@@ -98,12 +103,12 @@ class GhostMover:
     def write(self, *arguments: Any, **options: Any) -> GhostTransfer:
         begin_ns = max(self.clock.now, self.writes_until_ns)
         self.writes_until_ns = begin_ns + arguments[3] * NS // self.write_bytes_per_s
-        return GhostTransfer(self.clock, self.writes_until_ns)
+        return GhostTransfer(self.clock, begin_ns, self.writes_until_ns, arguments[3])
 
     def read(self, *arguments: Any, **options: Any) -> GhostTransfer:
         begin_ns = max(self.clock.now, self.reads_until_ns)
         self.reads_until_ns = begin_ns + arguments[3] * NS // self.read_bytes_per_s
-        return GhostTransfer(self.clock, self.reads_until_ns)
+        return GhostTransfer(self.clock, begin_ns, self.reads_until_ns, arguments[3])
 
     def close(self) -> None:
         """Nothing runs."""

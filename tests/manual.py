@@ -65,8 +65,8 @@ class DictStore:
 class ManualTransfer:
     """Moves its bytes when it is told to, or waited for; begun, it cannot be taken back."""
 
-    def __init__(self, move: Callable[[], None]) -> None:
-        self._move = move
+    def __init__(self, move: Callable[[], None], nbytes: int) -> None:
+        self._move, self.nbytes = move, nbytes
         self.begun = self.done = False
         self.error: StorageError | None = None
 
@@ -94,6 +94,9 @@ class ManualTransfer:
     def promote(self) -> None:
         """All are equally urgent."""
 
+    def span(self) -> None:
+        """It takes no time."""
+
 
 class ManualEngine:
     """Transfers that happen when the test says so."""
@@ -117,7 +120,7 @@ class ManualEngine:
             store.kept[extent.id] = ctypes.string_at(address, nbytes)
 
         store.kept[extent.id] = None  # from now on what was there is lost
-        return self._add(ManualTransfer(move))
+        return self._add(ManualTransfer(move, nbytes))
 
     def read(
         self,
@@ -136,7 +139,7 @@ class ManualEngine:
         def move() -> None:
             ctypes.memmove(address, store.kept[extent.id], nbytes)
 
-        return self._add(ManualTransfer(move))
+        return self._add(ManualTransfer(move, nbytes))
 
     def close(self) -> None:
         """Nothing runs by itself."""

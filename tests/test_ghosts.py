@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from ghosts import Ghosts
 
+from teraio.planner.feedback import beside
 from teraio.planner.hardware import ASSUMED, with_rates
 from teraio.planner.make import make_plan
 from teraio.planner.plan import Controls, Plan
@@ -54,3 +55,6 @@ def test_a_steady_step_is_as_predicted(
     assert run.unplanned[3:] == [0, 0, 0]
     for step_ns in run.step_ns[3:]:
         assert step_ns == pytest.approx(plan.prediction.step_ns, rel=0.02)
+    measured = [*beside(run.counters.speeds.rates(), plan.hardware)]
+    assert len(measured) == 2, "each way"
+    assert all(way.measured == pytest.approx(way.planned, rel=0.001) for way in measured)
