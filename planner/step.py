@@ -13,7 +13,7 @@ import numpy as np
 
 from teraio.planner.garbage import no_collections
 from teraio.profiler.errors import BadInputError
-from teraio.profiler.trace import GRANULE
+from teraio.profiler.trace import ACCESSES, GRANULE
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -236,7 +236,13 @@ def _ops(rows: pa.Table, heads: NDArray[np.int64]) -> tuple[Op, ...]:
 
 def _tensors(rows: pa.Table, n_ops: int, pinned: frozenset[int]) -> tuple[StepTensor, ...]:
     with_storage = rows.filter(rows.column("tensor").is_valid())
+    if not with_storage.num_rows:
+        msg = "the last step of the trace uses no storage"
+        raise BadInputError(msg, hint="record the trace again")
     access = np.array(_words(with_storage, "access", slice(None)), dtype=np.object_)
+    if unknown := set(access.tolist()).difference(ACCESSES):
+        msg = f"the trace has accesses that are none of {', '.join(ACCESSES)}: {len(unknown)} kinds"
+        raise BadInputError(msg, hint="record the trace again")
     op = _numbers(with_storage, "op")
     used = access != "none"
     earlier_uses = np.cumsum(used) - used

@@ -34,6 +34,9 @@ from teraio_cli.sweep import sweep
 CLOSED_PIPE: Final = 141
 """128 + SIGPIPE: what a shell reports for a program whose reader went away."""
 
+MOST_SAID: Final = 4000
+"""Characters of an error that are shown; names in a file may be of any length."""
+
 
 class Commands(TyperGroup):
     """The group of subcommands; a reader that went away ends it quietly."""
@@ -111,8 +114,10 @@ def teraio(
 
 
 def explain(error: TeraioError) -> None:
-    """Print an error and its hint on stderr."""
-    say(f"error: {error}")
+    """Print an error and its hint on stderr, no more of it than one may want to read."""
+    text = str(error)
+    rest = f"... ({len(text)} characters)" if len(text) > MOST_SAID else ""
+    say(f"error: {text[:MOST_SAID]}{rest}")
     if error.hint:
         say(f"\nhint: {error.hint}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -32,9 +33,17 @@ PIPE_WIDTH: Final = 10_000
 """Columns of a table that goes to no terminal: enough that every row is one line."""
 
 
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def printable(text: str) -> str:
+    """Return a text in which control characters are spelled out: files bring names of any kind."""
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+
+
 def say(text: str) -> None:
     """Print a line for people, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    print(printable(text), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -191,7 +200,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title:
         name, number = column.removesuffix(">"), side == "right"
         table.add_column(name, justify=side, overflow="fold", no_wrap=number)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     _print_rich(table)
 
 

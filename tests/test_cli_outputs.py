@@ -16,7 +16,8 @@ from traces import training_trace
 from teraio.planner.hardware import ASSUMED
 from teraio.profiler.errors import InputMissingError, OutputExistsError, StorageError, UsageError
 from teraio.profiler.trace import write_trace
-from teraio_cli.outputs import open_input, open_output, print_table, require_output
+from teraio_cli.main import explain
+from teraio_cli.outputs import open_input, open_output, print_table, require_output, say
 
 
 def _write(target: Path, data: bytes, *, force: bool = False) -> None:
@@ -28,6 +29,21 @@ def test_output_is_whole(tmp_path: Path) -> None:
     _write(tmp_path / "a", b"data")
     assert (tmp_path / "a").read_bytes() == b"data"
     assert names_in(tmp_path) == ["a"]
+
+
+def test_control_characters_are_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "a\x1b[2Jb\x9bc\rd"
+    say(f"no such tensor: {name}\n\thint")
+    print_table(["name"], [[name]])
+    shown = r"a\x1b[2Jb\x9bc\x0dd"
+    found = capsys.readouterr()
+    assert found.err == f"no such tensor: {shown}\n\thint\n"
+    assert found.out.splitlines()[-1] == shown
+
+
+def test_an_error_of_any_length_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    explain(StorageError("x" * 10_000, hint="go on"))
+    assert capsys.readouterr().err == f"error: {'x' * 4000}... (10000 characters)\n\nhint: go on\n"
 
 
 def test_output_has_the_permissions_of_a_new_file(tmp_path: Path) -> None:

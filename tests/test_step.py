@@ -111,6 +111,25 @@ def test_tensors_used_outside_their_life_are_refused(tensor):
         load_step(make_trace(4, [tensor]))
 
 
+def test_an_access_of_no_known_kind_is_refused():
+    trace = make_trace(3, [T(1, 10, "0w 2r", alloc=0, free=2)])
+    index = trace.table.column_names.index("access")
+    words = ["owns", None, "read"]
+    column = pa.array(words).dictionary_encode()
+    table = trace.table.set_column(index, trace.table.schema.field(index), [column])
+    with pytest.raises(BadInputError, match="none of read, write, readwrite, none"):
+        load_step(Trace(table, trace.info))
+
+
+def test_a_last_step_without_a_storage_is_refused():
+    trace = make_trace(2, [T(1, 10, "0w 1r", alloc=0, free=1)], steps=2)
+    index = trace.table.column_names.index("tensor")
+    column = pa.array([1, 1, None, None], type=pa.int64())
+    table = trace.table.set_column(index, trace.table.schema.field(index), column)
+    with pytest.raises(BadInputError, match="uses no storage"):
+        load_step(Trace(table, trace.info))
+
+
 def test_ops_with_a_hole_are_refused():
     trace = make_trace(3, [T(1, 512, "0r 2r")])
     table = pa.concat_tables([trace.table.slice(0, 1), trace.table.slice(2)])
