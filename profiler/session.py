@@ -32,13 +32,15 @@ class Profile:
 
     `trace` is None if no step was complete. `steady` is false when the script ended before its
     warm-up did, so that the trace may hold set-up work. `stopped_after` is the number of steps
-    after which the script was stopped, 0 if it ended by itself.
+    after which the script was stopped, 0 if it ended by itself. `unseen` is the number of steps
+    that ended although no op was seen in any, as another thread ran them.
     """
 
     trace: Trace | None
     exit_code: int
     steady: bool
     stopped_after: int = 0
+    unseen: int = 0
 
 
 class Paging(Protocol):
@@ -126,6 +128,7 @@ def profile_script(
         exit_code,
         steady=stream.step > warmup,
         stopped_after=stream.step if finished and not go_on else 0,
+        unseen=0 if recorder.steps else stream.step,
     )
 
 

@@ -92,8 +92,16 @@ def profile(
         say_how_it_ended(made.exit_code)
         raise typer.Exit(made.exit_code)
     if made.trace is None:
-        msg = "the script ended before one complete step: no `optimizer.step()` was seen"
-        raise NothingRecordedError(msg, hint="does it train? `teraio profile` records steps only")
+        raise _nothing_recorded(made.unseen)
+
+
+def _nothing_recorded(unseen: int) -> NothingRecordedError:
+    if unseen:
+        msg = f"{unseen} steps ended, and no op of theirs was seen: another thread ran them"
+        hint = "train in the main thread; what other threads do is not recorded"
+        return NothingRecordedError(msg, hint=hint)
+    msg = "the script ended before one complete step: no `optimizer.step()` was seen"
+    return NothingRecordedError(msg, hint="does it train? `teraio profile` records steps only")
 
 
 def _paging(limit: int, ssd: list[Path] | None, host_bytes: int) -> DemandPaging:
