@@ -13,59 +13,52 @@ from pathlib import Path
 from typing import Any
 
 from cli import MODULE, UNMEASURED, here
+from suite import Program
 from warm import Warm
+
+from teraio.planner.step import load_step, peak
+from teraio.profiler.trace import read_trace
 
 FOLDER = Path(__file__).parent / "programs"
 # What the programs run is covered by other tests, and measuring it takes as long as they do.
 ENVIRONMENT = UNMEASURED | {"PYTHONPATH": str(FOLDER)}
-HEAVY = ("accelerate", "transformers.models.llama.modeling_llama", "transformers.trainer")
+HEAVY = ("accelerate", "peft", "transformers.models.llama.modeling_llama", "transformers.trainer")
 TIMEOUT = 120
 NOTHING_RECORDED = 70
+BUDGET = ("--memory", "50%", "--or-minimum", "--min-tensor", "16KiB", "--policy", "greedy")
 
 Process = Warm | subprocess.Popen[bytes]
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program of the suite: a script with its words, and what the table says of it.
-
-    `needs` are packages and commands beside torch. A fresh one runs in processes of its own, the
-    others where torch was imported before. `resident` says why its plan may be empty.
-    """
-
-    name: str
-    about: str
-    script: str
-    words: tuple[str, ...] = ()
-    needs: tuple[str, ...] = ()
-    is_module: bool = False
-    fresh: bool = False
-
-    @property
-    def command(self) -> list[str]:
-        """The words after `python`."""
-        target = ["-m", self.script] if self.is_module else [str(FOLDER / f"{self.script}.py")]
-        return [*target, "--out", "out", *self.words]
-
-    @property
-    def missing(self) -> list[str]:
-        """What it needs and this machine lacks."""
-        found = (shutil.which(name) or importlib.util.find_spec(name) for name in self.needs)
-        return [name for name, place in zip(self.needs, found, strict=True) if place is None]
-
-
 @dataclass
 class Outcome:
-    """How a program fared. `report` is that of its run, `said` what a refusal said."""
+    """What a program wrote in each of its runs, and the report of the planned one.
+
+    `said` is what `teraio profile` said to a program it refused, and `why` what
+    `teraio plan --explain` said of a tensor that stays.
+    """
 
     program: Program
     plain: Path
     profiled: Path
     planned: Path
-    pinned: int = 0
     peak_bytes: int = 0
     said: str = ""
+    why: str = ""
     report: dict[str, Any] = field(default_factory=dict)
+
+
+def command(program: Program) -> list[str]:
+    """Return the words after `python`."""
+    script = program.script
+    target = ["-m", script] if program.is_module else [str(FOLDER / f"{script}.py")]
+    return [*target, "--out", "out", *program.words]
+
+
+def missing(program: Program) -> list[str]:
+    """Return what a program needs and this machine lacks."""
+    needs = ("torch", *program.needs)
+    return [name for name in needs if not (importlib.util.find_spec(name) or shutil.which(name))]
 
 
 def outcome_of(program: Program, home: Path) -> Outcome:
@@ -78,37 +71,30 @@ def outcome_of(program: Program, home: Path) -> Outcome:
         folder.mkdir()
     trace, plan, report = (home / n for n in ("trace.parquet", "plan.json", "report.json"))
     outcome = Outcome(program, plain / "out", profiled / "out", planned / "out")
+    words = command(program)
 
-    recorded = [*MODULE, "profile", "--all", "-o", trace, *program.command]
-    both = start(program, program.command, plain), start(program, recorded, profiled)
+    recorded = [*MODULE, "profile", "--all", "-o", trace, *words]
+    both = start(program, words, plain), start(program, recorded, profiled)
     require(both[0], 0)
-    said = require(both[1], 0, NOTHING_RECORDED)
-    if both[1].returncode:
-        outcome.said = said
+    outcome.said = require(both[1], NOTHING_RECORDED if program.refused else 0)
+    if program.refused:
         return outcome
-    budget = ["--memory", "50%", "--or-minimum", "--min-tensor", "16KiB", "--policy", "greedy"]
-    made = here("plan", trace, "-o", plan, *budget)
+    made = here("plan", trace, "-o", plan, *BUDGET)
     assert made.returncode == 0, made.stderr.decode()
-    run = [*MODULE, "run", plan, "--ssd", ssd, "--report", report, *program.command]
-    outcome.said = require(start(program, run, planned, brief=False), 0)
+    if program.stays:
+        explained = here("plan", trace, *BUDGET, "--explain", program.stays)
+        outcome.why = explained.stdout.decode() + explained.stderr.decode()
+    run = [*MODULE, "run", plan, "--ssd", ssd, "--report", report, *words]
+    require(start(program, run, planned, brief=False), 0)
     assert list(ssd.iterdir()) == []
     outcome.report = json.loads(report.read_bytes())
-    outcome.peak_bytes, outcome.pinned = recorded_peak(trace)
+    with trace.open("rb") as stream:
+        outcome.peak_bytes = peak(load_step(read_trace(stream)))
     return outcome
 
 
-def recorded_peak(trace: Path) -> tuple[int, int]:
-    """Return a trace's peak, and the bytes in it that are pinned to the device."""
-    from teraio.planner.step import load_step, peak
-    from teraio.profiler.trace import read_trace
-
-    with trace.open("rb") as stream:
-        step = load_step(read_trace(stream))
-    return peak(step), sum(tensor.size for tensor in step.tensors if tensor.pinned)
-
-
 def start(
-    program: Program, words: list[str | Path], folder: Path, *, brief: bool = True
+    program: Program, words: list[str | Path] | list[str], folder: Path, *, brief: bool = True
 ) -> Process:
     """Run `python WORDS`; where the program is fresh, with nothing imported before."""
     if not program.fresh:
@@ -121,10 +107,10 @@ def start(
     )  # fmt: skip
 
 
-def require(process: Process, *codes: int) -> str:
-    """Wait until a process has ended with one of these codes; return what it said."""
+def require(process: Process, code: int) -> str:
+    """Wait until a process has ended with this code; return what it said."""
     said = b"".join(process.communicate(timeout=TIMEOUT)).decode()
-    assert process.returncode in codes, said
+    assert process.returncode == code, f"ended with {process.returncode}: {said}"
     return said
 
 
@@ -139,3 +125,31 @@ def differing(folder: Path, other: Path) -> set[str]:
     ours, theirs = contents(folder), contents(other)
     assert ours
     return {name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)}
+
+
+def summary(outcome: Outcome) -> dict[str, Any]:
+    """Return what is kept of an outcome: the table is made from it."""
+    program, report = outcome.program, outcome.report
+    if program.refused:
+        return {"outcome": "refused"}
+    steps = [int(message.split()[1].rstrip(":")) for message in report["divergences"]]
+    return {
+        "outcome": "resident" if program.stays else "moved",
+        "peak_bytes": outcome.peak_bytes,
+        "budget_bytes": report["budget_bytes"],
+        "moved_bytes": sum(report["offloaded_bytes"].values()),
+        "steps": report["steps"],
+        "differing": steps,
+        "not_executed": report["planned_actions"] - report["executed_actions"],
+        "planned": report["planned_actions"],
+        "over_budget_ops": report["over_budget_ops"],
+    }
+
+
+def fares_as(found: dict[str, Any], kept: dict[str, Any]) -> bool:
+    """Whether an outcome is as good as the one kept, in all that does not depend on timing."""
+    if found["outcome"] == "refused" or kept["outcome"] == "refused":
+        return found == kept
+    same = all(found[key] == kept[key] for key in ("outcome", "steps", "differing"))
+    flawless = ("not_executed", "over_budget_ops")
+    return same and all(kept[key] or not found[key] for key in flawless)

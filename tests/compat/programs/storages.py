@@ -1,4 +1,4 @@
-"""Tensors that share memory, change in place, or are laid out unusually, in the midst of training."""
+"""Tensors that share memory, change in place or are laid out unusually, in mid-training."""
 
 from pathlib import Path
 
