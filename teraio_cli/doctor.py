@@ -11,8 +11,8 @@ from teraio.profiler.errors import StorageError
 from teraio_cli.outputs import print_json, print_table, say
 
 if TYPE_CHECKING:
+    from teraio_cli.finding import Finding
     from teraio_cli.folder_probe import Folder
-    from teraio_cli.probes import Finding
 
 
 def doctor(

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from teraio_cli.gpu_probes import unknown_to_cufile
+
 TRIAL_SIZES: Final = (4096, (1 << 20) + 513)
 """Bytes of the trial files: one page, and a size that no block size divides."""
 MOUNT_TABLE: Final = Path("/proc/self/mountinfo")
@@ -48,7 +50,7 @@ def probe_folder(path: str) -> Folder:
     except OSError as error:
         cause = error.strerror or str(error)
         return Folder(path, ok=False, found=cause, advice="name a folder that you may write to")
-    advice = ADVICE.get(file_system, "" if direct else BUFFERED)
+    advice = ADVICE.get(file_system, "" if direct else BUFFERED) or unknown_to_cufile(path)
     how = "O_DIRECT" if direct else "the page cache"
     found = f"wrote, read and compared through {how}"
     return Folder(path, True, found, file_system, options, free, direct, advice)

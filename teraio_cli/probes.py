@@ -5,61 +5,37 @@ from __future__ import annotations
 import platform
 import subprocess
 import sys
-import warnings
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from teraio_cli.finding import Finding, tried
+from teraio_cli.gpu_probes import probe_gpu
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 SOLVER_SECONDS: Final = 60
 """A trial solve takes well under a second; a solver that hangs is ended after this."""
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the doctor's report; `advice` is empty where nothing is to be done."""
-
-    name: str
-    ok: bool
-    found: str
-    advice: str = ""
-
-
 def probe_machine() -> Iterator[Finding]:
     """Run every probe that needs no folder, in a fixed order."""
     yield Finding("python", ok=True, found=platform.python_version())
-    yield _tried(
-        "torch", _torch_version, "needed to profile and run: `pip install 'teraio[train]'`"
-    )
-    yield _tried(
+    yield tried("torch", _torch_version, "needed to profile and run: `pip install 'teraio[train]'`")
+    yield tried(
         "storage swap",
         _storage_swap,
         "without it a stray read of a moved tensor is undefined: use torch 2.12 or newer",
     )
-    yield _tried(
+    yield tried(
         "storage poison",
         _storage_poison,
         "without it a stray read of a moved tensor ends the process and is not named",
     )
-    yield _tried("accelerator", _accelerator, "without one, CPU memory serves as the device")
-    yield _tried("kvikio", _kvikio, "without it SSD transfers go through POSIX calls")
+    yield tried("accelerator", _accelerator, "without one, CPU memory serves as the device")
+    yield tried("kvikio", _kvikio, "without it SSD transfers go through POSIX calls")
+    yield from probe_gpu()
     yield from _solvers()
-
-
-def _tried(name: str, probe: Callable[[], str], advice: str) -> Finding:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return Finding(name, ok=True, found=probe())
-    except Exception as error:
-        return Finding(name, ok=False, found=_cause(error), advice=advice)
-
-
-def _cause(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return lines[0] if lines else type(error).__name__
 
 
 def _torch_version() -> str:
@@ -122,7 +98,7 @@ def _solvers() -> Iterator[Finding]:
         advice = "`--policy greedy` needs none; HiGHS comes with `pip install highspy`"
         yield Finding("solver", ok=False, found="none", advice=advice)
     for name in names:
-        yield _tried(f"solver {name}", partial(_solve_with, name), "use another solver")
+        yield tried(f"solver {name}", partial(_solve_with, name), "use another solver")
 
 
 def _solve_with(name: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from cli import failed, here, names_in, teraio
 
 from teraio.planner import solver
-from teraio_cli import folder_probe, probes
+from teraio_cli import finding, folder_probe, gpu_probes, probes
 from teraio_cli.folder_probe import mount_of, probe_folder
 
 MOUNTS = """\
@@ -120,8 +120,8 @@ def test_probe_that_raises_is_a_finding() -> None:
         msg = "first line\nsecond line"
         raise OSError(msg)
 
-    finding = probes._tried("thing", broken, "do this")
-    assert finding == probes.Finding("thing", False, "first line", "do this")
+    told = finding.tried("thing", broken, "do this")
+    assert told == finding.Finding("thing", False, "first line", "do this")
 
 
 def test_unknown_solver_is_a_finding_and_not_a_crash() -> None:
@@ -131,9 +131,81 @@ def test_unknown_solver_is_a_finding_and_not_a_crash() -> None:
 
 def test_doctor_says_so_when_no_solver_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver, "_module", lambda name: None)
-    (finding,) = probes._solvers()
-    assert not finding.ok
-    assert "greedy" in finding.advice
+    (told,) = probes._solvers()
+    assert not told.ok
+    assert "greedy" in told.advice
+
+
+BAR1 = """\
+    FB Memory Usage
+        Total                             : 143771 MiB
+        Used                              : 0 MiB
+    BAR1 Memory Usage
+        Total                             : 262144 MiB
+        Used                              : 1 MiB
+    Conf Compute Protected Memory Usage
+        Total                             : 0 MiB
+"""
+
+
+@pytest.fixture
+def nvidia(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine whose kernel has NVIDIA's driver, as far as the probes can see."""
+    for name, path in (("NVIDIA", "nvidia"), ("NVIDIA_FS", "nvidia-fs"), ("UDEV", "udev")):
+        (tmp_path / path).mkdir()
+        monkeypatch.setattr(gpu_probes, name, tmp_path / path)
+    return tmp_path
+
+
+def test_without_nvidias_driver_there_is_nothing_to_say(tmp_path: Path) -> None:
+    if not gpu_probes.NVIDIA.exists():
+        assert list(gpu_probes.probe_gpu()) == []
+        assert gpu_probes.unknown_to_cufile(str(tmp_path)) == ""
+
+
+def test_what_gds_needs_is_tried_one_by_one(nvidia: Path) -> None:
+    told = {found.name: found for found in gpu_probes.probe_gpu()}
+    assert list(told) == [
+        "cuda driver", "BAR1", "libcufile", "nvidia-fs", "udev", "locked memory"
+    ]  # fmt: skip
+    assert all(found.ok or found.advice for found in told.values())
+    assert not told["nvidia-fs"].ok
+    assert "copies through host memory" in told["nvidia-fs"].advice
+    (nvidia / "nvidia-fs" / "version").write_text("version: 2.17\nmore\n")
+    (nvidia / "udev" / "b8:0").write_text("E:ID_FS_TYPE=ext4\n")
+    told = {found.name: found for found in gpu_probes.probe_gpu()}
+    assert told["nvidia-fs"].found == "version: 2.17"
+    assert told["udev"].found == f"1 records in {nvidia / 'udev'}"
+
+
+def test_a_drive_that_cufile_cannot_look_up(nvidia: Path) -> None:
+    device = nvidia.stat().st_dev
+    record = nvidia / "udev" / f"b{os.major(device)}:{os.minor(device)}"
+    told = gpu_probes.unknown_to_cufile(str(nvidia))
+    assert f"`{record}` names no file system" in told
+    assert told in probe_folder(str(nvidia)).advice or "memory" in probe_folder(str(nvidia)).advice
+    record.write_text("S:disk\n")
+    assert gpu_probes.unknown_to_cufile(str(nvidia)) == told
+    record.write_text("S:disk\nE:ID_FS_TYPE=ext4\nE:ID_FS_USAGE=filesystem\n")
+    assert gpu_probes.unknown_to_cufile(str(nvidia)) == ""
+
+
+def test_the_size_of_bar1() -> None:
+    assert gpu_probes.bar1_size(BAR1) == "262144 MiB"
+    with pytest.raises(ValueError, match="names no BAR1"):
+        gpu_probes.bar1_size("nothing")
+
+
+def test_memory_that_cannot_be_locked_is_named_with_the_limit(
+    nvidia: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_probes, "LOCKED_BYTES", 1 << 46)
+    told = [found for found in gpu_probes.probe_gpu() if found.name == "locked memory"]
+    assert [found.ok for found in told] == [False]
+    monkeypatch.setattr(gpu_probes, "LOCKED_BYTES", 4096)
+    told = [found for found in gpu_probes.probe_gpu() if found.name == "locked memory"]
+    assert told[0].ok
+    assert "locked; " in told[0].found
 
 
 def test_unknown_option_is_a_usage_error() -> None:
