@@ -19,7 +19,7 @@ from teraio.profiler.importers.teraio import read_semantics, trace_of
 from teraio.profiler.trace import fingerprint, read_trace
 
 FOLDER = Path(__file__).parent.parent / "sample_traces"
-NAMES = ("llama", "gpt2", "convnet", "accumulate")
+NAMES = ("llama", "gpt2", "convnet", "accumulate", "llama-h200")
 IMPORTED = {
     "g10-bert-256": ("47.760", 7_285_465_648, 1463),
     "g10-vit-1024": ("45.932", 3_266_145_801, 1563),
