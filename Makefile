@@ -26,7 +26,7 @@ CORE_TESTS := $(filter-out tests/test_cli_run.py tests/test_cli_profile%, $(wild
 	tests/test_make_*.py tests/test_cli_*.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test environments unit core coverage lint type bench clean
+.PHONY: help venv demo test environments unit core coverage lint type bench soak clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -61,6 +61,11 @@ type: $(VENV)/.ready ## Check types
 bench: $(VENV)/.ready ## Measure this machine (SSD=DIR); results go to benchmarks/results
 	$(VENV)/bin/python benchmarks/posix_store.py $(SSD)
 	$(VENV)/bin/python benchmarks/overhead.py
+
+soak: $(VENV)/.ready ## Train thousands of steps that differ, kill and fault many runs (about half an hour)
+	$(VENV)/bin/python benchmarks/soak.py
+	OMP_NUM_THREADS=1 EXAMPLES=10 $(VENV)/bin/pytest $(TWO) tests/test_kills.py tests/test_faults.py \
+		tests/test_hostile.py
 
 clean: ## Remove environments, caches and what the demo made
 	rm -rf $(VENV) $(CORE) build dist demo-out *.egg-info .coverage* .*_cache .hypothesis

@@ -34,6 +34,7 @@ class Counters:
     speeds: Speeds = field(default_factory=Speeds)
     divergences: list[str] = field(default_factory=list)
     failed_writes: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
     def went_out(self, tier: str, transfer: Transfer) -> None:
         """Count what was written to a tier."""

@@ -320,9 +320,11 @@ class Pager:
         transfer.promote()
         try:
             transfer.wait()
-        except StuckError:
+        except StuckError as error:
+            self.counters.errors.append(str(error))
             raise
         except StorageError as error:
+            self.counters.errors.append(str(error))
             page.move_to(State.FAILED)
             page.error = _again(error)
             self.accounted -= page.size
@@ -359,11 +361,13 @@ class Pager:
             return
         try:
             transfer.wait()
-        except StuckError:
+        except StuckError as error:
+            self.counters.errors.append(str(error))
             raise
         except StorageError as error:
             page.move_to(State.RESIDENT)  # nothing is lost: the bytes never left
             if not self._can_do_without(page, error):
+                self.counters.errors.append(str(error))
                 raise
             return
         finally:
@@ -383,8 +387,10 @@ class Pager:
         tier = page.store.tier if page.store else ""
         self._give_back(page)
         self._broken.setdefault(tier, _again(error))
+        if self._broken.keys() == self.stores.keys():
+            return False
         self.counters.failed_writes.append(str(error))
-        return self._broken.keys() != self.stores.keys()
+        return True
 
     def _release(self, page: Page) -> None:
         storage = page.storage if page.held is None else page.held
@@ -416,7 +422,9 @@ class Pager:
             else:
                 page.store, page.extent = candidate, extent
                 return candidate, extent
-        raise full or StorageError("there is no tier to move tensors to")
+        full = full or StorageError("there is no tier to move tensors to")
+        self.counters.errors.append(str(full))
+        raise full
 
     def _give_back(self, page: Page) -> None:
         if page.extent is not None and page.store is not None:

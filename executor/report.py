@@ -47,5 +47,6 @@ def build_report(
         "unplanned_evictions": counters.unplanned_evictions,
         "divergences": counters.divergences,
         "failed_writes": counters.failed_writes,
+        "errors": counters.errors,
         "verified_steps": verified_steps,
     }

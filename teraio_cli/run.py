@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from teraio.planner.units import parse_rate, parse_time
-from teraio.profiler.errors import DivergedError, UsageError
+from teraio.profiler.errors import DivergedError, StorageError, UsageError
 from teraio.profiler.launcher import number_in
 from teraio_cli.option_types import IoPath, require_io
 from teraio_cli.outputs import input_label, open_input, open_output, require_output, say, text_of
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from teraio.planner.plan import Plan
 
 MOST_SECONDS: Final = 366 * 86400
+
+CAUGHT: Final = "the script caught this error and went on; its results may lack something"
 
 
 def run(
@@ -115,6 +117,8 @@ def run(
     if exit_code:
         say_how_it_ended(exit_code)
         raise typer.Exit(exit_code)
+    if done["errors"]:
+        raise StorageError(done["errors"][0], hint=CAUGHT)
     if strict:
         require_followed(done)
     if report is not None:

@@ -84,11 +84,11 @@ def test_options_may_stand_before_and_after_the_plan(home: Home, tmp_path: Path)
     told = json.loads(report.read_text())
     assert list(told) == [
         "steps", "ideal_ns", "predicted_step_ns", "step_ns", "stall_ns", "offloaded_bytes",
-        "prefetched_bytes", "dropped_bytes", "io_path", "memory", "peak_bytes", "peak_by_step",
-        "allocator", "budget_bytes", "over_budget_ops", "out_of_memory",
+        "prefetched_bytes", "dropped_bytes", "io_path", "rates", "memory", "peak_bytes",
+        "peak_by_step", "allocator", "budget_bytes", "over_budget_ops", "out_of_memory",
         "planned_actions", "executed_actions",
         "unplanned_fetches", "unplanned_evictions", "divergences", "failed_writes",
-        "verified_steps",
+        "errors", "verified_steps",
     ]  # fmt: skip
     assert told["steps"] == len(told["step_ns"]) == 6
     assert told["executed_actions"] == told["planned_actions"] > 0

@@ -215,6 +215,27 @@ def test_a_request_that_does_not_come_back_is_named(
     assert ended.seconds < 20
 
 
+CATCHES = SMALL.replace("    loss = model", "    try: loss = model").replace(
+    "    loss.backward()\n    optimizer.step()",
+    "    except Exception: continue\n    try: loss.backward(); optimizer.step()\n"
+    "    except Exception: pass",
+)
+
+
+@pytest.mark.parametrize("verb", ["write", "read"])
+def test_a_script_that_catches_the_error_does_not_hide_it(
+    small: Planned, tmp_path: Path, verb: str
+) -> None:
+    script = tmp_path / "catches.py"
+    script.write_text(CATCHES)
+    hiding = Planned(script, small.folder)
+    ended = run(hiding, Fault("EIO", verb, first=20, times=1), tmp_path)
+    assert ended.code == 74, ended.said
+    assert f"error: cannot {verb} `{tmp_path}" in ended.said
+    assert re.search(LABEL, ended.said)
+    assert ended.left == []
+
+
 # Faults at random
 
 
