@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -72,6 +72,9 @@ Plot = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace outputs that exist.")]
+
+IO_TIMEOUT_S: Final = 300
+"""Ten times the default timeout of the Linux kernel for a request to an NVMe drive."""
 
 IoPath = Annotated[str, typer.Option(metavar="auto|gds|posix", help="How bytes reach the SSDs.")]
 

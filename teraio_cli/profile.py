@@ -12,7 +12,7 @@ import typer
 from teraio.planner.units import parse_limit, parse_size
 from teraio.profiler.errors import NothingRecordedError, UsageError
 from teraio.profiler.launcher import number_in
-from teraio_cli.option_types import HostMemory
+from teraio_cli.option_types import IO_TIMEOUT_S, HostMemory
 from teraio_cli.outputs import STDIO, open_output, require_output, say
 from teraio_cli.scripts import (
     quiet_torch,
@@ -111,7 +111,7 @@ def _paging(limit: int, ssd: list[Path] | None, host_bytes: int) -> DemandPaging
 
     rank = number_in(os.environ, "LOCAL_RANK", "RANK")
     stores = StoreOptions(folders=ssd or [Path()], rank=rank)
-    paging = DemandPaging(Limits(limit), stores, host_bytes=host_bytes)
+    paging = DemandPaging(Limits(limit, io_timeout_s=IO_TIMEOUT_S), stores, host_bytes=host_bytes)
     paging.restore = False  # the process is about to end
     return paging
 

@@ -13,7 +13,7 @@ import typer
 from teraio.planner.units import parse_rate, parse_time
 from teraio.profiler.errors import DivergedError, StorageError, UsageError
 from teraio.profiler.launcher import number_in
-from teraio_cli.option_types import IoPath, require_io
+from teraio_cli.option_types import IO_TIMEOUT_S, IoPath, require_io
 from teraio_cli.outputs import input_label, open_input, open_output, require_output, say, text_of
 from teraio_cli.run_summary import summarise
 from teraio_cli.scripts import quiet_torch, require_torch, say_how_it_ended, script_of
@@ -59,7 +59,7 @@ def run(
             max=MOST_SECONDS,
             help="End the run when a drive has not answered a request for so long; 0 is never.",
         ),
-    ] = 300,
+    ] = IO_TIMEOUT_S,
     checksums: Annotated[
         bool, typer.Option("--checksums", help="Check all bytes that are read back.")
     ] = False,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import textwrap
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,6 +235,22 @@ def test_a_script_that_catches_the_error_does_not_hide_it(
     assert f"error: cannot {verb} `{tmp_path}" in ended.said
     assert re.search(LABEL, ended.said)
     assert ended.left == []
+
+
+def test_a_script_may_make_another_error_of_it(small: Planned, tmp_path: Path) -> None:
+    script = tmp_path / "wraps.py"
+    script.write_text("try:\n" + textwrap.indent(SMALL, "    ") + WRAPS)
+    ended = run(Planned(script, small.folder), Fault("EIO", "read", first=20), tmp_path)
+    assert ended.code == 1
+    assert "RuntimeError: no more" in ended.said
+    assert f"StorageError: cannot read `{tmp_path}" in ended.said
+    assert ended.left == []
+
+
+WRAPS = """
+except Exception as error:
+    raise RuntimeError("no more") from error
+"""
 
 
 # Faults at random
