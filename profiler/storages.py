@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 
@@ -105,6 +105,8 @@ def size_of(storage: UntypedStorage) -> int:
     return int(base.nbytes(storage))
 
 
+_RANDOM_STATE_BYTES: Final = torch.get_rng_state().nbytes
+
 _loaded: weakref.WeakSet[UntypedStorage] = weakref.WeakSet()
 
 
@@ -116,10 +118,15 @@ def note_loaded(storage: UntypedStorage) -> None:
 def owned_by_torch(storage: UntypedStorage) -> bool:
     """Whether there is memory, and it is torch's own: no other process or library shares it."""
     if not storage.resizable():
-        return storage in _loaded and can_swap(storage.device)
-    if storage.device.type == "cpu" and storage.is_shared():  # always true of CUDA's
-        return False
-    return _has_memory(storage)
+        is_owned = storage in _loaded and can_swap(storage.device)
+    else:
+        is_owned = storage.device.type != "cpu" or not storage.is_shared()  # CUDA's always is
+    return is_owned and not _may_be_random_state(storage) and _has_memory(storage)
+
+
+def _may_be_random_state(storage: UntypedStorage) -> bool:
+    """Whether it has the size of a generator's state, which torch reads without an operator."""
+    return storage.device.type == "cpu" and size_of(storage) == _RANDOM_STATE_BYTES
 
 
 def _has_memory(storage: UntypedStorage) -> bool:

@@ -243,6 +243,7 @@ def test_whose_memory_it_is() -> None:
     assert not owned_by_torch(torch.frombuffer(bytearray(8), dtype=torch.uint8).untyped_storage())
     assert not owned_by_torch(torch.zeros(3).share_memory_().untyped_storage())
     assert not owned_by_torch(torch._efficientzerotensor(3).untyped_storage()), "there is none"
+    assert not owned_by_torch(torch.get_rng_state().clone().untyped_storage())
 
 
 def test_without_an_accelerator_the_cpu_is_the_device() -> None:

@@ -352,3 +352,14 @@ def test_a_bucket_that_a_communication_hook_asks_for_stays(tmp_path: Path) -> No
         dist.destroy_process_group()
     assert told.touches == [Hold.LIFE]
     assert buckets[0].numel() == 4
+
+
+def test_the_state_of_a_generator_is_there_when_it_is_set(away: Away, tmp_path: Path) -> None:
+    torch.save(torch.get_rng_state(), tmp_path / "state.pt")
+    states = [torch.get_rng_state().clone(), torch.load(tmp_path / "state.pt")]
+    expected = torch.rand(3).tolist()
+    for state in states:
+        state + 1
+        torch.set_rng_state(state)
+        assert torch.rand(3).tolist() == expected
+        assert torch.rand(3, generator=torch.Generator().set_state(state)).tolist() == expected
