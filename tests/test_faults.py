@@ -144,7 +144,6 @@ def require_clean(ended: Ended) -> None:
     [
         Fault("short", "write", rate=0.3),
         Fault("short", "read", rate=0.3),
-        Fault("slow", "write", rate=0.3),
         Fault("slow", "read", rate=0.3),
         Fault("removed", "write", first=9, times=1),
         Fault("locked", "read", first=9, times=1),
@@ -157,9 +156,8 @@ def test_the_numbers_are_right(small: Planned, tmp_path: Path, fault: Fault) -> 
     assert ended.hits == fault.times if fault.times == 1 else ended.hits > 5
 
 
-@pytest.mark.parametrize("kind", ["EIO", "nothing"])
 def test_host_memory_takes_over_from_a_drive_that_takes_no_more(
-    small: Planned, tmp_path: Path, kind: str
+    small: Planned, tmp_path: Path
 ) -> None:
     """The plan sends a little to host memory, and its budget has room for all."""
     plan = json.loads(small.plan.read_text())
@@ -171,7 +169,7 @@ def test_host_memory_takes_over_from_a_drive_that_takes_no_more(
     (tmp_path / "plan.json").write_text(json.dumps(plan))
     (tmp_path / "plain").symlink_to(small.folder / "plain")
     both = Planned(small.script, tmp_path)
-    ended = run(both, Fault(kind, "write", first=7), tmp_path, "--report", "report.json")
+    ended = run(both, Fault("EIO", "write", first=7), tmp_path, "--report", "report.json")
     require_right(ended)
     report = json.loads((tmp_path / "report.json").read_text())
     assert 1 <= len(report["failed_writes"]) <= ended.hits
@@ -184,8 +182,13 @@ def test_host_memory_takes_over_from_a_drive_that_takes_no_more(
 # Faults that end it
 
 
-@pytest.mark.parametrize("kind", ["EIO", "ENOSPC", "EACCES", "nothing"])
-@pytest.mark.parametrize("verb", ["write", "read"])
+@pytest.mark.parametrize(
+    ("verb", "kind"),
+    [
+        ("write", "EIO"), ("write", "ENOSPC"), ("write", "nothing"),
+        ("read", "EIO"), ("read", "EACCES"), ("read", "nothing"),
+    ],
+)  # fmt: skip
 def test_a_failure_is_clean(small: Planned, tmp_path: Path, verb: str, kind: str) -> None:
     ended = run(small, Fault(kind, verb, first=5, times=1), tmp_path)
     require_clean(ended)
@@ -213,7 +216,7 @@ def test_a_request_that_does_not_come_back_is_named(
     require_clean(ended)
     assert f"the {verb} of `{tmp_path}" in ended.said
     assert "has not come back for 1" in ended.said
-    assert ended.seconds < 20
+    assert ended.seconds < 50
 
 
 CATCHES = SMALL.replace("    loss = model", "    try: loss = model").replace(
@@ -269,7 +272,8 @@ def test_every_end_is_right_or_clean(other: Planned, tmp_path: Path, number: int
         rate=1 if kind in ("stuck", "corrupted") else chance.choice([0.01, 0.1, 1]),
         seed=number,
     )
-    ended = run(other, fault, tmp_path, "--checksums", "--io-timeout", "1")
+    patience = "1" if kind == "stuck" else "30"
+    ended = run(other, fault, tmp_path, "--checksums", "--io-timeout", patience)
     if ended.code == 0:
         require_right(ended)
         assert kind in ("short", "slow") or not ended.hits
