@@ -18,12 +18,13 @@ PYTHON ?= $(shell for python in python3 python3.14 python3.13 python3.12 python3
 TWO := -n 2 --dist worksteal
 COVER := --cov --cov-report= --cov-fail-under=0
 PACKAGES := profiler planner executor teraio_cli
-# The planner's tests, the trace's and the command line's: what must work where there is no torch.
+# The planner's tests, the trace's and the command line's: what must work where there is no torch,
+# and a test of a page, which needs none.
 CORE_TESTS := $(filter-out tests/test_cli_run.py tests/test_cli_profile%, $(wildcard \
 	$(patsubst %.py,tests/test_%.py,$(notdir $(wildcard \
 		planner/*.py planner/policies/*.py profiler/importers/*.py))) \
 	tests/test_trace.py tests/test_sample_traces.py tests/test_policies.py tests/test_*_policy.py \
-	tests/test_make_*.py tests/test_cli_*.py))
+	tests/test_make_*.py tests/test_cli_*.py tests/test_troubleshooting.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help venv demo test environments unit core coverage lint type bench soak clean

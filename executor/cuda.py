@@ -81,7 +81,7 @@ class CudaReach:
         runtime = self._runtime
         kind = runtime.cudaMemcpyKind.cudaMemcpyDefault
         (status,) = runtime.cudaMemcpyAsync(target, source, nbytes, kind, stream.cuda_stream)
-        self._require(status, f"copy {nbytes} bytes")
+        self._require(status, f"cannot copy {nbytes} bytes to or from the device")
 
     @contextmanager
     def outgoing(self, address: int, nbytes: int) -> Iterator[int]:
@@ -101,7 +101,7 @@ class CudaReach:
         """Register host memory; raises StorageError with the bytes if the system refuses."""
         (status,) = self._runtime.cudaHostRegister(address, nbytes, 0)
         hint = "make the plan with less `--host-memory`, or raise the limit on locked memory"
-        self._require(status, f"pin {format_bytes(nbytes)} of host memory", hint)
+        self._require(status, f"cannot pin {format_bytes(nbytes)} of host memory", hint)
 
     def unpin(self, address: int) -> None:
         """Undo `pin`."""
@@ -121,7 +121,7 @@ class CudaReach:
     def _require(self, status: Any, what: str, hint: str = "") -> None:
         if int(status):
             _, name = self._runtime.cudaGetErrorName(status)
-            msg = f"cannot {what}: {name.decode()}"
+            msg = f"{what}: {name.decode()}"
             raise StorageError(msg, hint=hint)
 
 

@@ -104,7 +104,11 @@ def solve(
     """
     names = solvers()
     if not names or (solver and solver not in names):
-        msg = f"the solver {solver} is not there" if solver else "no solver is there: HiGHS or CBC"
+        msg = (
+            f"the solver {solver} is not installed"
+            if solver
+            else "no solver is installed: HiGHS or CBC"
+        )
         raise SolverMissingError(msg, hint="HiGHS comes with `pip install highspy`")
     started = time.perf_counter()
     call = _solve_with_highs if (solver or names[0]) == HIGHS else _solve_with_cbc

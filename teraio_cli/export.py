@@ -71,6 +71,6 @@ def _read_plan(source: str, sha256: str, trace: str) -> Plan:
     with open_input(source) as stream, text_of(stream) as text:
         made = read_plan(text, name=input_label(source))
     if made.trace.sha256 != sha256:
-        msg = f"`{input_label(source)}` is a plan for another trace than `{trace}`"
+        msg = f"the plan is for another trace: `{input_label(source)}` was not made from `{trace}`"
         raise BadInputError(msg, hint="name the trace that the plan was made from")
     return made

@@ -65,7 +65,7 @@ def open_input(source: str) -> Iterator[BinaryFile]:
     with _opened(source) as stream, _seekable(stream) as file:
         if not file.peek(1):
             msg = f"`{input_label(source)}` is empty"
-            raise BadInputError(msg)
+            raise BadInputError(msg, hint="did the command that was to write it fail?")
         yield file
 
 
@@ -79,7 +79,7 @@ def _opened(source: str) -> io.BufferedReader:
         raise InputMissingError(msg) from None
     except IsADirectoryError:
         msg = f"`{source}` is a folder, not a file"
-        raise BadInputError(msg) from None
+        raise BadInputError(msg, hint="name a file in it") from None
     except OSError as error:
         msg = f"cannot read `{input_label(source)}`: {error.strerror}"
         raise InputMissingError(msg) from error

@@ -17,7 +17,7 @@ def summarise(done: dict[str, Any], plan: Plan) -> None:
 
     steps = done["step_ns"][1:] or done["step_ns"]
     if not steps:
-        say("the script ended before its first step was complete")
+        say("warning: the script ended before its first step was complete")
         return
     typical = sorted(steps)[len(steps) // 2]
     io = ", ".join(f"{tier} by {path}" for tier, path in done["io_path"].items()) or "none"

@@ -39,7 +39,7 @@ def test_a_plan_of_another_trace_is_refused(trace: Path, tmp_path: Path) -> None
     write_trace(training_trace(5), tmp_path / "other.parquet")
     assert here("plan", "other.parquet", "--memory", "60%", *QUICK, cwd=tmp_path).returncode == 0
     said = failed(here("export", trace, "--plan", "plan.json", cwd=tmp_path), 65)
-    assert "is a plan for another trace" in said
+    assert "the plan is for another trace: `plan.json` was not made from" in said
     assert "trace.json" not in names_in(tmp_path)
 
 

@@ -31,6 +31,8 @@ KVIKIO_PIECE_BYTES: Final = 64 << 20
 
 THREADS: Final = 8
 
+_HINT: Final = "KvikIO moved these bytes; `--io posix` does without it"
+
 
 class KvikioStore(PosixStore):
     """Offloaded bytes on one or more SSDs, moved between their files and the GPU by KvikIO.
@@ -85,10 +87,10 @@ class KvikioStore(PosixStore):
             moved = call(self._bytes_at(address, piece.nbytes), piece.nbytes, piece.offset).get()
         except Exception as error:  # KvikIO raises RuntimeError for whatever went wrong
             msg = f"cannot {verb} {place}: {error}"
-            raise StorageError(msg) from error
+            raise StorageError(msg, hint=_HINT) from error
         if moved != piece.nbytes:
             msg = f"cannot {verb} {place}: only {moved} bytes moved"
-            raise StorageError(msg)
+            raise StorageError(msg, hint=_HINT)
 
     def _bytes_at(self, address: int, nbytes: int) -> Any:
         """Return what KvikIO takes for memory: staged on the host if there are checksums."""
@@ -125,10 +127,10 @@ class KvikioStore(PosixStore):
                 call = getattr(self._handles[volume], f"p{verb}")
                 if call(DeviceBytes(memory.data_ptr(), nbytes), nbytes, 0).get() != nbytes:
                     msg = f"`{file.path}` took fewer bytes than it was given"
-                    raise StorageError(msg)
+                    raise StorageError(msg, hint=_HINT)
             if not torch.equal(sent, received):
                 msg = f"`{file.path}` does not give back what was written to it"
-                raise StorageError(msg)
+                raise StorageError(msg, hint=_HINT)
 
     def _close_handles(self) -> None:
         while self._handles:
