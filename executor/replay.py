@@ -155,16 +155,18 @@ class Replay:
         if op.index < len(signatures):
             if signatures[op.index] == op.signature:
                 return
-            op.signature = self._exact_signature(op)  # the op stream's may be of one much like it
-            if signatures[op.index] == op.signature:
-                return
-        if op.index < len(signatures):
+            self._compare_exactly(op)
+        else:
+            expected = f"the end of the step after {len(signatures)} ops"
+            self._diverge(f"op {op.index} is `{op.operator.name}`; the plan has {expected}")
+
+    def _compare_exactly(self, op: Op[Page]) -> None:
+        op.signature = self._exact_signature(op)  # the op stream's may be of one much like it
+        if self._schedule.signatures[op.index] != op.signature:
             planned = f"`{self._schedule.program.op_name(op.index)}`"
             same = planned == f"`{op.operator.name}`"
             expected = f"{planned} with other shapes or dtypes" if same else planned
-        else:
-            expected = f"the end of the step after {len(signatures)} ops"
-        self._diverge(f"op {op.index} is `{op.operator.name}`; the plan has {expected}")
+            self._diverge(f"op {op.index} is `{op.operator.name}`; the plan has {expected}")
 
     def _diverge(self, what: str) -> None:
         self._follow(on=False)
@@ -174,6 +176,7 @@ class Replay:
         """Return the bytes an op takes on top; `met` are those of arguments not seen before."""
         if self._following:
             return max(self._schedule.needs[op.index] - met, 0)
+        op.signature = self._exact_signature(op)
         return self._new_bytes.expect(op)
 
     def _account(self, op: Op[Page]) -> None:
@@ -185,6 +188,8 @@ class Replay:
         for page in op.blocks[first_new:]:
             page.last_use = self._clock
             made += page.size
+        if self._following and made > self._schedule.needs[op.index]:
+            self._compare_exactly(op)
         more = self._need - made if self._following else 0
         self._note_use(pager.accounted + more if more > 0 else pager.accounted)
 

@@ -168,6 +168,17 @@ def test_another_batch_is_named_once_and_followed_again(home: Home, plan: Plan) 
     )
 
 
+def test_an_op_with_another_shape_of_as_many_bytes_is_found_out(home: Home) -> None:
+    """The storage under an expanded tensor does not say how large what is made of it will be."""
+    usual = train(extra="(torch.ones(1).expand(8, 96) / 2).sum()")
+    text = train(extra="(torch.ones(1).expand(8 + 8 * (step == 4), 96) / 2).sum()")
+    done = home.run(home.plan(home.trace(usual), 0.6), text)
+    require_same(home, done, text)
+    [message] = done.told
+    assert message.startswith("step 4: op ")
+    assert "is `aten.div.Tensor`; the plan has `aten.div.Tensor` with other shapes" in message
+
+
 def test_an_op_more_in_some_steps(home: Home, plan: Plan) -> None:
     text = train(extra="(step % 2 and kept.update(norm=model[0].weight.norm().item()))")
     done = home.run(plan, text)
