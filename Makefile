@@ -27,7 +27,7 @@ CORE_TESTS := $(filter-out tests/test_cli_run.py tests/test_cli_profile%, $(wild
 	tests/test_make_*.py tests/test_cli_*.py tests/test_troubleshooting.py))
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test environments unit core coverage lint type bench soak clean
+.PHONY: help venv demo test environments unit core coverage lint type bench compat soak clean
 
 help: ## Show this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -43,7 +43,7 @@ environments:
 	@+$(MAKE) --no-print-directory -j 2 $(VENV)/.torch $(CORE)/.ready
 
 unit: $(VENV)/.ready ## Run the tests that need torch
-	OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(TWO) $(COVER) $(CORE_TESTS:%=--ignore=%)
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(TWO) $(COVER) -m 'not thorough' $(CORE_TESTS:%=--ignore=%)
 
 core: $(CORE)/.ready ## Run all other tests, where torch is not installed
 	$(CORE)/bin/python -c "import importlib.util as u, sys; sys.exit(bool(u.find_spec('torch')))"
@@ -62,6 +62,9 @@ type: $(VENV)/.ready ## Check types
 bench: $(VENV)/.ready ## Measure this machine (SSD=DIR); results go to benchmarks/results
 	$(VENV)/bin/python benchmarks/posix_store.py $(SSD)
 	$(VENV)/bin/python benchmarks/overhead.py
+
+compat: $(VENV)/.ready ## Run every program of docs/compatibility.md under teraio (five minutes)
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest $(TWO) tests/compat
 
 soak: $(VENV)/.ready ## Train thousands of steps that differ, kill and fault many runs (about half an hour)
 	$(VENV)/bin/python benchmarks/soak.py

@@ -19,12 +19,16 @@ SLOW: Final = 0.9
 
 
 class Measured(NamedTuple):
-    """One way's rate in a run beside that of its plan, in bytes per second."""
+    """One way's rate in a run beside that of its plan, in bytes per second.
+
+    `source` is how the plan's was obtained.
+    """
 
     tier: str
     way: str
     measured: int
     planned: int
+    source: str
 
     @property
     def is_slow(self) -> bool:
@@ -38,16 +42,18 @@ def beside(rates: Mapping[str, Mapping[str, int]], hardware: Hardware) -> Iterat
     What goes to an SSD goes over the host link too: the slower of them is what a plan counts on.
     """
     ssd, link = hardware.ssd, hardware.host_link
-    to_host, to_gpu = link.to_host_bytes_per_s, link.to_gpu_bytes_per_s
+    to_host = link.to_host_bytes_per_s, "host_link.to_host_bytes_per_s"
+    to_gpu = link.to_gpu_bytes_per_s, "host_link.to_gpu_bytes_per_s"
     planned = {
-        (SSD, TO_TIER): min(ssd.write_bytes_per_s, to_host),
-        (SSD, TO_GPU): min(ssd.read_bytes_per_s, to_gpu),
+        (SSD, TO_TIER): min((ssd.write_bytes_per_s, "ssd.write_bytes_per_s"), to_host),
+        (SSD, TO_GPU): min((ssd.read_bytes_per_s, "ssd.read_bytes_per_s"), to_gpu),
         (HOST, TO_TIER): to_host,
         (HOST, TO_GPU): to_gpu,
     }
-    for (tier, way), expected in planned.items():
+    for (tier, way), (expected, key) in planned.items():
         if way in rates.get(tier, {}):
-            yield Measured(tier, way, rates[tier][way], expected)
+            source = hardware.source.get(key) or hardware.source.get(key.partition(".")[0], "")
+            yield Measured(tier, way, rates[tier][way], expected, source)
 
 
 def read_rates(path: Path) -> dict[str, dict[str, int]]:

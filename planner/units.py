@@ -76,7 +76,7 @@ def parse_memory(text: str, peak_bytes: int) -> int:
     """
     forms = f"{_SIZE_FORMS}, or a share of the trace's peak as `60%`"
     if not text.rstrip().endswith("%"):
-        require_unit(text, _BARE_LEAST, "24GiB")
+        require_unit(text, _BARE_LEAST, "24GiB", or_else=", or is a share, as `60%`")
         return _positive(text, _quantity(text, forms), "size", forms)
     share = _quantity(text.rstrip()[:-1], forms, bare=True)
     return _positive(text, share * peak_bytes / 100, "size", forms)
@@ -91,12 +91,15 @@ def parse_written(text: str) -> int:
     return parse_size(text)
 
 
-def require_unit(text: str, least: int, example: str) -> None:
-    """Raise UsageError for a number above zero and below `least` that has no unit."""
+def require_unit(text: str, least: int, example: str, *, or_else: str = "") -> None:
+    """Raise UsageError for a number above zero and below `least` that has no unit.
+
+    The hint shows an `example`, and what else could have been meant.
+    """
     match = _NUMBER.fullmatch(text)
     if match and not match[2] and 0 < Fraction(match[1]) < least:
         msg = f"`{text}` has no unit, and would be {text.strip()} bytes"
-        raise UsageError(msg, hint=f"a size needs a unit, as `{example}`")
+        raise UsageError(msg, hint=f"a size needs a unit, as `{example}`{or_else}")
 
 
 def format_bytes(nbytes: int) -> str:

@@ -221,7 +221,7 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
 
     def _run(self, operator: Operator, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         if not self.listeners or self.paused or self._generation != _forks.generation:
-            return func(*args, **kwargs)
+            return self._run_unseen(func, args, kwargs)
         with self.lock:
             if self._touching:  # an op of a listener's own
                 return func(*args, **kwargs)
@@ -236,6 +236,14 @@ class OpStream(TorchDispatchMode, Generic[B]):  # type: ignore[no-untyped-call]
                 interruptions.depth -= 1
                 if interruptions.waiting:
                     interruptions.let_in()
+
+    def _run_unseen(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Run an op that nobody is told of; signals wait for the end of this one too."""
+        try:
+            return func(*args, **kwargs)
+        finally:
+            if self.interruptions.waiting:
+                self.interruptions.let_in()
 
     def _is_quiet(self, func: Any, args: Any) -> bool:
         """Whether nobody needs to be told of an op that only makes a view of its first argument."""

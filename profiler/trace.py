@@ -106,6 +106,12 @@ class Trace:
         return int(self.table.column("step")[-1].as_py())
 
 
+def ops_by_step(trace: Trace) -> list[int]:
+    """Return how many ops each recorded step has, in order."""
+    last = trace.table.group_by("step").aggregate([("op", "max")]).sort_by("step")
+    return [op + 1 for op in last["op_max"].to_pylist()]
+
+
 def fingerprint(names: Iterable[str], signatures: Iterable[int]) -> str:
     """Return the SHA-256 of an op sequence: one line per op, its name and its signature."""
     lines = (f"{name} {word:08x}\n" for name, word in zip(names, signatures, strict=True))

@@ -84,7 +84,7 @@ def profile(
         with open_output(output, force=force) as stream:
             write_trace(made.trace, stream)
     if made.stopped_after:
-        say(f"stopped the script after step {made.stopped_after}; `--all` lets it go on")
+        say(f"stopped the script after {made.stopped_after} steps; `--all` lets it go on")
     if paging is not None:
         _say_what_moved(paging)
     _report(made.trace, output, steady=made.steady)
@@ -133,14 +133,23 @@ def _say_what_moved(paging: DemandPaging) -> None:
 def _report(trace: Trace | None, output: str, *, steady: bool) -> None:
     from teraio.planner.step import load_step, peak
     from teraio.planner.units import format_bytes, format_ns
+    from teraio.profiler.trace import ops_by_step
 
     if trace is None:
         return
     step = load_step(trace)
+    counts = ops_by_step(trace)
+    if len(set(counts)) > 1:
+        listed = ", ".join(map(str, counts))
+        say(
+            f"warning: the recorded steps differ: they have {listed} ops; plans are made for the "
+            "last one, and `--warmup` and `--steps` choose which that is"
+        )
     if not steady:
         say("warning: the script ended during the warm-up; the trace may hold set-up work")
+    steps = f"{trace.info.steps} step" + "s" * (trace.info.steps > 1)
     say(
-        f"recorded     {trace.info.steps} steps of {len(step.ops)} ops, "
+        f"recorded     {steps} of {len(step.ops)} ops, "
         f"{format_ns(step.period_ns)} a step, peak {format_bytes(peak(step))}"
     )
     file = "TRACE" if output == STDIO else output

@@ -44,6 +44,8 @@ def summarise(done: dict[str, Any], plan: Plan) -> None:
         say(f"warning: {len(failed)} writes failed, and other tensors moved less; {failed[0]}")
     if done["divergences"]:
         say(f"warning: {len(done['divergences'])} steps differ from the plan")
+        if len(done["divergences"]) >= done["steps"] - 1:
+            say("hint: profile this script again and make a new plan")
     _warn_of_slow_ways(done["rates"], plan)
 
 
@@ -56,7 +58,7 @@ def _warn_of_slow_ways(rates: dict[str, dict[str, int]], plan: Plan) -> None:
         does = "wrote" if way.way == TO_TIER else "read"
         say(
             f"warning: {way.tier} {does} {format_rate(way.measured)}, under {SLOW:.0%} of the "
-            f"{format_rate(way.planned)} that the plan counts on"
+            f"{format_rate(way.planned)} that the plan counts on ({way.source})"
         )
     if slow:
-        say("hint: `teraio plan --feedback REPORT` takes the rates of a run's report")
+        say("hint: `--report FILE` writes these rates, `teraio plan --feedback FILE` takes them")

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from cli import COMMAND, ENVIRONMENT, failed, here, names_in, teraio
+from cli import COMMAND, ENVIRONMENT, MODULE, failed, here, names_in, teraio
 from warm import Warm, warm_teraio
 
 pytest.importorskip("torch")
@@ -113,6 +116,56 @@ posix.PosixStore.write_piece = changing
     assert "Traceback" not in said
     assert json.loads((tmp_path / "r.json").read_text())["steps"] < 5
     assert names_in(tmp_path) == ["r.json", "train.py"]
+
+
+LONG = """
+import time, torch
+torch.manual_seed(0)
+model = torch.nn.Sequential(*[torch.nn.Linear(192, 192) for _ in range(4)])
+optimizer = torch.optim.Adam(model.parameters())
+{before}
+began = time.monotonic()
+while time.monotonic() - began < 60:
+    model(torch.randn(64, 192)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if optimizer.state[model[0].weight]["step"] == 9:
+        open("nine steps", "w").close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "before", "memory", "code"),
+    [
+        (signal.SIGINT, "", [], 130),
+        (signal.SIGTERM, "", ["--memory", "1MiB"], 143),
+        (signal.SIGINT, "import signal, sys; signal.signal(2, lambda *_: sys.exit(8))", [], 8),
+    ],
+)
+def test_signals_come_through_once_the_steps_are_recorded(
+    tmp_path: Path, number: signal.Signals, before: str, memory: list[str], code: int
+) -> None:
+    """In an op a signal waits, and nobody listens to the ops that follow."""
+    (tmp_path / "long.py").write_text(LONG.format(before=before))
+    process = Warm(*MODULE, "profile", "--all", *memory, "-o", "t", "long.py", cwd=tmp_path)
+    while not (tmp_path / "nine steps").exists():
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=40)
+    assert process.returncode == code, said.decode()
+    assert (tmp_path / "t").exists()
+
+
+def test_steps_that_differ_are_named(tmp_path: Path) -> None:
+    script = write(tmp_path)
+    more = "    model[0].bias.exp() if step % 2 else 0\n    optimizer.step()"
+    script.write_text(script.read_text().replace("    optimizer.step()", more))
+    done = warm_teraio("profile", "-o", "t", "train.py", cwd=tmp_path)
+    assert done.returncode == 0
+    said = done.stderr.decode()
+    counts = re.search(r"the recorded steps differ: they have (\d+), (\d+) ops", said)
+    assert counts is not None, said
+    assert abs(int(counts[1]) - int(counts[2])) == 2  # `exp` and a `detach` of its result
 
 
 def test_an_interrupt_while_torch_is_imported(plan: Path, tmp_path: Path) -> None:

@@ -24,7 +24,11 @@ from teraio_cli.run_summary import summarise
 TRACE = Path(__file__).parent.parent / "sample_traces" / "llama.parquet"
 
 MS = 1_000_000
-HARDWARE = Hardware(Ssd(6 * 10**9, 5 * 10**9, 7), HostLink(4 * 10**9, 8 * 10**9), {"ssd": "given"})
+HARDWARE = Hardware(
+    Ssd(6 * 10**9, 5 * 10**9, 7),
+    HostLink(4 * 10**9, 8 * 10**9),
+    {"ssd": "given", "host_link": "measured"},
+)
 
 
 @dataclass
@@ -81,9 +85,9 @@ def test_only_the_first_steps_that_count_are_measured() -> None:
 def test_what_goes_to_a_drive_goes_over_the_link_too() -> None:
     rates = {"ssd": {TO_TIER: 3_600_000_000, TO_GPU: 5_300_000_000}, "host": {TO_GPU: 1}}
     assert [*beside(rates, HARDWARE)] == [
-        Measured("ssd", TO_TIER, 3_600_000_000, 4_000_000_000),
-        Measured("ssd", TO_GPU, 5_300_000_000, 6_000_000_000),
-        Measured("host", TO_GPU, 1, 8_000_000_000),
+        Measured("ssd", TO_TIER, 3_600_000_000, 4_000_000_000, "measured"),
+        Measured("ssd", TO_GPU, 5_300_000_000, 6_000_000_000, "given"),
+        Measured("host", TO_GPU, 1, 8_000_000_000, "measured"),
     ]
     assert [way.is_slow for way in beside(rates, HARDWARE)] == [False, True, True]
 
@@ -94,6 +98,7 @@ def test_measured_rates_take_the_place_of_the_others() -> None:
     assert found.host_link == HostLink(12, 8 * 10**9)
     assert found.source == {
         "ssd": "given",
+        "host_link": "measured",
         "ssd.read_bytes_per_s": "measured in run.json",
         "host_link.to_host_bytes_per_s": "measured in run.json",
     }
@@ -164,6 +169,6 @@ def test_a_run_says_what_was_slow(tmp_path: Path, capfd: pytest.CaptureFixture[s
     )  # fmt: skip
     summarise(done, made)
     said = capfd.readouterr().err
-    assert "ssd read 1.05 GB/s, under 90% of the 2.00 GB/s that the plan counts on" in said
+    assert "ssd read 1.05 GB/s, under 90% of the 2.00 GB/s that the plan counts on (given)" in said
     assert "ssd wrote" not in said
-    assert "hint: `teraio plan --feedback REPORT`" in said
+    assert "`teraio plan --feedback FILE` takes them" in said

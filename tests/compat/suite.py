@@ -272,3 +272,24 @@ PROGRAMS: tuple[Program, ...] = (
     Program("Whole programs", "two worker processes of a data loader", "workers", fresh=True),
     Program("Whole programs", "a package started with `-m`", "package", is_module=True, fresh=True),
 )  # fmt: skip
+
+_SHORT_OPTIMIZERS = {
+    "Adam foreach", "AdamW fused", "SGD one", "NAdam one", "Adafactor foreach", "Muon usual",
+    "LBFGS usual",
+}  # fmt: skip
+_MUCH_LIKE_OTHERS = {
+    "loops zeroed True", "loops clipped one", "loops clipped value", "loops averaged swa",
+    "loops averaged multi", "loops scaled single", "autograd saved_elsewhere copy",
+    "autograd saved_elsewhere nothing", "autograd noisy", "autograd checkpointed sequential",
+    "autograd checkpointed plain", "dtypes whole float16", "dtypes whole float64",
+    "dtypes autocast float16", "layers recurrent RNN", "layers recurrent GRU", "layers conv first",
+    "layers attention math", "threads loaded 0", "compiled scripted trace", "compiled scripted fx",
+    "distributed ddp False", "plain_loop",
+}  # fmt: skip
+
+
+def is_thorough(program: Program) -> bool:
+    """Whether a program is so much like another one that `make test` leaves it to `make compat`."""
+    if program.words[:1] == ("stepped",):
+        return " ".join(program.words[1:]) not in _SHORT_OPTIMIZERS
+    return program.name in _MUCH_LIKE_OTHERS
