@@ -85,25 +85,19 @@ def with_measured(
 ) -> Hardware:
     """Return `hardware` with the rates that a run measured; `source` names its report."""
     ssd, link = rates.get(SSD, {}), rates.get(HOST, {})
-    how = f"measured in {source}"
-    keys = {
-        "ssd.write_bytes_per_s": TO_TIER in ssd,
-        "ssd.read_bytes_per_s": TO_GPU in ssd,
-        "host_link.to_host_bytes_per_s": TO_TIER in link,
-        "host_link.to_gpu_bytes_per_s": TO_GPU in link,
+    measured = {
+        "ssd.write_bytes_per_s": ssd.get(TO_TIER),
+        "ssd.read_bytes_per_s": ssd.get(TO_GPU),
+        "host_link.to_host_bytes_per_s": link.get(TO_TIER),
+        "host_link.to_gpu_bytes_per_s": link.get(TO_GPU),
     }
-    told = {key: how for key, is_told in keys.items() if is_told}
+    found = {key: rate for key, rate in measured.items() if rate is not None}
     return Hardware(
-        replace(
-            hardware.ssd,
-            write_bytes_per_s=ssd.get(TO_TIER, hardware.ssd.write_bytes_per_s),
-            read_bytes_per_s=ssd.get(TO_GPU, hardware.ssd.read_bytes_per_s),
-        ),
-        replace(
-            hardware.host_link,
-            to_host_bytes_per_s=link.get(TO_TIER, hardware.host_link.to_host_bytes_per_s),
-            to_gpu_bytes_per_s=link.get(TO_GPU, hardware.host_link.to_gpu_bytes_per_s),
-        ),
-        hardware.source
-        | {key: f"measured in {source}" for key, is_told in told.items() if is_told},
+        replace(hardware.ssd, **_fields_of("ssd.", found)),
+        replace(hardware.host_link, **_fields_of("host_link.", found)),
+        hardware.source | dict.fromkeys(found, f"measured in {source}"),
     )
+
+
+def _fields_of(channel: str, rates: Mapping[str, int]) -> dict[str, int]:
+    return {key.removeprefix(channel): r for key, r in rates.items() if key.startswith(channel)}
