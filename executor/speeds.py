@@ -16,6 +16,9 @@ ENOUGH_BYTES: Final = 64 << 20
 MOST_STEPS: Final = 16
 """Steps that are measured: enough for a rate, and no list grows for longer."""
 
+MOST_NOTED: Final = 1 << 16
+"""Transfers of one step that are noted: a script may go on without ever ending a step."""
+
 
 class Speeds:
     """Takes note of transfers that are over, of those that know when they moved."""
@@ -28,7 +31,7 @@ class Speeds:
 
     def note(self, tier: str, way: str, transfer: Transfer) -> None:
         """Take note of a transfer to or from a tier."""
-        if self._steps < MOST_STEPS:
+        if self._steps < MOST_STEPS and len(self._noted) < MOST_NOTED:
             self._noted.append((tier, way, transfer))
 
     def end_step(self, *, counts: bool) -> None:

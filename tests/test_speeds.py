@@ -82,6 +82,16 @@ def test_only_the_first_steps_that_count_are_measured() -> None:
     assert speeds.rates() == {"ssd": {TO_TIER: ENOUGH_BYTES * 500}}
 
 
+def test_a_step_without_end_takes_no_more_and_more_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("teraio.executor.speeds.MOST_NOTED", 2)
+    speeds = Speeds()
+    for begin in range(5):
+        speeds.note("ssd", TO_TIER, Moved(ENOUGH_BYTES, (begin * MS, (begin + 1) * MS)))
+    speeds.end_step(counts=True)
+    assert speeds._bytes == {("ssd", TO_TIER): 2 * ENOUGH_BYTES}
+    assert speeds.rates() == {"ssd": {TO_TIER: ENOUGH_BYTES * 1000}}
+
+
 def test_what_goes_to_a_drive_goes_over_the_link_too() -> None:
     rates = {"ssd": {TO_TIER: 3_600_000_000, TO_GPU: 5_300_000_000}, "host": {TO_GPU: 1}}
     assert [*beside(rates, HARDWARE)] == [
